@@ -114,17 +114,12 @@ def comparison(families, exact, **changes) -> Comparison:
         "clocks": {"SM": "1980 MHz", "memory": "3201 MHz"},
         "grid": "small",
         "rounds": 12 if families else 0,
-        "extension": 0,
         "minutes": 3.62,
         "families": families,
         # Where a GPU was timed, the clock decides on what its machine code costs.
         "exact": tuple(judge_exact(e.key, e.base, e.head, "gpu" in families) for e in exact),
-        "identical": frozenset(),
         "same_sources": False,
         "unmeasured": (),
-        "wrong": (),
-        "notes": (),
-        "discarded": (),
         "reproduce": "python -m benchmarks compare main tiles --rounds 12",
     }
     return Comparison(**(fields | changes))

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import __main__ as entry
 from benchmarks._engine.system.errors import CouldNotRunError
 from benchmarks._site import asv_fixes, figures, run
-from tests.lab import COULD_NOT_RUN, PASS, ROOT, status_of
+from tests.lab import COULD_NOT_RUN, ROOT, status_of
 
 COMMANDS = ("machine", "run", "figures", "compare", "release", "study", "readme")
 
@@ -252,25 +252,3 @@ def test_figures_are_of_the_newest_result_by_default(words, store, capsys):
     assert entry.main(["figures", *words]) == 0
     newest = "old-gpu, commit bbbbbbbb" if words else "new-gpu, commit dddddddd"
     assert newest in capsys.readouterr().err
-
-
-def test_help_of_compare_says_what_counts_by_default(capsys):
-    assert status_of(["compare", "--help"]) == PASS
-    text = " ".join(capsys.readouterr().out.split())
-    assert "default: 15, or 60 with --grid full, or 20 if only the machine code is compared" in text
-    assert "for a GPU that another measurement uses; default: 0" in text
-
-
-def test_environment_that_changes_the_compiler_is_no_fault(lab, monkeypatch, capsys):
-    from benchmarks._engine.compare import exact
-    from benchmarks._engine.machine_code import fingerprint
-    from tests import toy
-
-    def refused(*_, **__):
-        fingerprint.compile_all(toy)
-
-    lab.versions({}, {})
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(exact, "compiled", refused)
-    assert lab.compare("base", "head", "--exact-only") == COULD_NOT_RUN
-    assert "could not run: unset TRITON_INTERPRET" in capsys.readouterr().err

@@ -76,10 +76,7 @@ class Cell(Protocol):
     def call(self, device: str) -> Any:
         """A :class:`Call` with constants of its own; on "meta" these have shapes and no values.
 
-        Raises
-        ------
-        NotImplementedError
-            If the measured version of the package lacks the function.
+        Raises NotImplementedError if the measured version of the package lacks the function.
         """
 
 
@@ -136,10 +133,7 @@ class Subject(Protocol):
 def load(name: str) -> Subject:
     """Import a subject's module, and make its metrics known.
 
-    Raises
-    ------
-    ModuleNotFoundError
-        If there is none of this name.
+    Raises ModuleNotFoundError if there is none of this name.
     """
     subject: Any = importlib.import_module(name)
     metrics.register(subject.UNITS, subject.FAMILIES, subject.label)

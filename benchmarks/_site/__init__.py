@@ -35,7 +35,6 @@ def setup() -> None:
             data = overview.overview(conf, repo, benchmarks, graphs, revisions)
             data["peers"] = peers_page.peers(peers_page.EVIDENCE)
             site = Path(conf.html_dir)
-            asv_pages.localise(site)
             asv_pages.adapt(site, benchmarks, graphs)
             page.write(site, conf.project, data)
             asv_fixes.write_empty_summaries(site, benchmarks, graphs)

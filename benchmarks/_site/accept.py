@@ -26,56 +26,31 @@ def commits_of(root: Path) -> set[str]:
 
 
 def accept(incoming: Path, machine: str, results: Path, commits: Set[str]) -> list[str]:
-    """Check one machine's results, and add them to asv's only if all are good.
+    """Check one machine's results, and add them to asv's only if all are good; their names.
 
-    Parameters
-    ----------
-    incoming : path
-        A directory of asv's result files and the machine.json, without others.
-    machine : str
-        The machine it should be of.
-    results : path
-        asv's results directory.
-    commits : set of str
-        The commits that may have results.
-
-    Returns
-    -------
-    Names of the files that were added or replaced.
-
-    Raises
-    ------
-    RefusedError
-        If anything in it is not as it should be, or lacks or changes a value that ``results`` has;
-        nothing was written then.
+    ``incoming`` is a directory of asv's result files and the machine.json alone, ``results`` asv's,
+    ``commits`` all that may have results. Raises RefusedError, and has written nothing, if anything
+    is not as it should be, or lacks or changes a value that ``results`` has.
     """
-    contents = {path.name: _content(path) for path in sorted(incoming.iterdir())}
-    _require("machine.json" in contents, "no machine.json")
+    contents: dict[str, dict] = {}
     directory = results / machine
-    for name, content in contents.items():
+    for path in sorted(incoming.iterdir()):
+        name = path.name
+        _require(_NAME.fullmatch(name), f"{name!r}: not a name of asv's results")
         try:
+            content = contents[name] = json.loads(path.read_bytes())
             if name == "machine.json":
                 _require(content["machine"] == machine, f"{name}: not of {machine}")
             else:
                 _require_result(name, content, directory / name, commits)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OSError) as error:
             raise RefusedError(f"{name}: not what asv writes: {error!r}") from None
+    _require("machine.json" in contents, "no machine.json")
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         # Written anew, so nothing but data gets through.
         (directory / name).write_text(json.dumps(content, separators=(",", ":")), encoding="utf-8")
     return sorted(contents.keys() - {"machine.json"})
-
-
-def _content(path: Path) -> dict:
-    name = path.name
-    _require(_NAME.fullmatch(name), f"{name!r}: not a name of asv's results")
-    try:
-        content = json.loads(path.read_bytes())
-    except (ValueError, OSError) as error:
-        raise RefusedError(f"{name}: {error}") from None
-    _require(isinstance(content, dict), f"{name}: not an object")
-    return content
 
 
 def _require_result(name: str, content: dict, stored: Path, commits: Set[str]) -> None:

@@ -24,12 +24,7 @@ _LINK = f'<a href="api/{FIRST}" hidden>'
 def write(site: Path) -> None:
     """Add the pages, and show the overview's link to them.
 
-    Raises
-    ------
-    RuntimeError
-        If the overview has no such link: the site is of another version.
-    subprocess.CalledProcessError
-        If the pages cannot be made; pdoc has said why.
+    Raises RuntimeError if the overview has no such link: the site is of another version.
     """
     overview = site / PAGE
     text = overview.read_text(encoding="utf-8")

@@ -207,15 +207,7 @@ def forget_missing_commits(conf, repo) -> None:
 
 
 def write_empty_summaries(site: Path, benchmarks, graphs) -> None:
-    """Write an empty graph where asv writes none, though its front page asks for every one.
-
-    Parameters
-    ----------
-    site : path
-        What ``asv publish`` is writing.
-    benchmarks, graphs
-        As asv hands them to ``OutputPublisher.publish``.
-    """
+    """Write an empty graph where asv writes none, though its front page asks for every one."""
     directory = site / "graphs" / "summary"
     directory.mkdir(parents=True, exist_ok=True)
     for name in benchmarks:

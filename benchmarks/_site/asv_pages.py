@@ -59,24 +59,6 @@ _ERROR = """<h3>A script of this site failed to load.</h3>
     <p>Reload the page; if that does not help, what was published is incomplete.</p>"""
 
 
-def localise(site: Path) -> None:
-    """Copy the libraries into a site that ``asv publish`` is writing, and have its pages use them.
-
-    Raises
-    ------
-    RuntimeError
-        If asv's pages ask another host for something that is not here, as in another version.
-    """
-    shutil.copytree(VENDOR, site / DIRECTORY)
-    index = site / "index.html"
-    index.write_text(local(index.read_text(encoding="utf-8")), encoding="utf-8")
-    error = site / "error.html"
-    text, count = _ERROR_NOW.subn(_ERROR, error.read_text(encoding="utf-8"))
-    if count != 1:
-        raise RuntimeError(f"{error}: expected asv's text about the internet connection")
-    error.write_text(text, encoding="utf-8")
-
-
 def local(html: str) -> str:
     """A page of asv's, every script and style of another host replaced by the file beside it."""
     return _FOREIGN.sub(_local_tag, html)
@@ -94,26 +76,25 @@ def _local_tag(tag: re.Match) -> str:
 
 
 def adapt(site: Path, benchmarks: Iterable[str], graphs) -> None:
-    """Rename and change the page in a site that ``asv publish`` is writing.
+    """Rename and change the page in a site that ``asv publish`` is writing, and add its libraries.
 
-    Parameters
-    ----------
-    benchmarks, graphs
-        As asv hands them to ``OutputPublisher.publish``.
-
-    Raises
-    ------
-    RuntimeError
-        If asv's index.html has no place for a change, as in another version of asv.
+    Raises RuntimeError if asv's pages have no place for a change, or ask another host for something
+    that is not here, as in another version of asv.
     """
+    error = site / "error.html"
+    text, count = _ERROR_NOW.subn(_ERROR, error.read_text(encoding="utf-8"))
+    if count != 1:
+        raise RuntimeError(f"{error}: expected asv's text about the internet connection")
+    error.write_text(text, encoding="utf-8")
     index = site / "index.html"
-    text = index.read_text(encoding="utf-8")
+    text = local(index.read_text(encoding="utf-8"))
     absent = json.dumps(_absent(benchmarks, graphs)).replace("<", "\\u003c")
     data = f'<script type="application/json" id="absent">{absent}</script>\n    '
     for place, added in (*_BEFORE.items(), (_LAST, data)):
         if text.count(place) != 1:
             raise RuntimeError(f"{index}: expected {place!r} once, before which {added!r} goes")
         text = text.replace(place, added + place)
+    shutil.copytree(VENDOR, site / DIRECTORY)
     for name in _FILES:
         shutil.copy(HERE / name, site)
     (site / PAGE).write_text(text, encoding="utf-8")

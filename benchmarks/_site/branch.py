@@ -27,43 +27,28 @@ def restore(root: Path, remote: str) -> bool:
     """Replace the checkout's results by the stored ones; False if none are stored.
 
     ``benchmarks.json``, which describes the benchmarks, stays that of the checkout: it and the
-    benchmarks are one version.
-
-    Raises
-    ------
-    RuntimeError
-        If git fails, as where the remote does not answer: nothing counts as restored then.
+    benchmarks are one version. Raises RuntimeError if git fails, as where the remote does not
+    answer: nothing counts as restored then.
     """
     (root / _RESTORED).unlink(missing_ok=True)
     commit = git_text(root, "ls-remote", "--end-of-options", remote, BRANCH).partition("\t")[0]
     if commit:
-        _replace_results(root, remote, commit)
+        git_text(root, "fetch", "--quiet", "--depth=1", "--no-tags", remote, commit)
+        files = dict(committed_files(root, commit, _RESULTS.as_posix()))
+        files.pop("benchmarks.json", None)
+        for directory in (path for path in (root / _RESULTS).iterdir() if path.is_dir()):
+            shutil.rmtree(directory)
+        write_files(root, files, root / _RESULTS)
     (root / _RESTORED).parent.mkdir(exist_ok=True)
     (root / _RESTORED).write_text(commit, encoding="utf-8")
     return bool(commit)
 
 
-def _replace_results(root: Path, remote: str, commit: str) -> None:
-    git_text(root, "fetch", "--quiet", "--depth=1", "--no-tags", remote, commit)
-    files = dict(committed_files(root, commit, _RESULTS.as_posix()))
-    files.pop("benchmarks.json", None)
-    for directory in (path for path in (root / _RESULTS).iterdir() if path.is_dir()):
-        shutil.rmtree(directory)
-    write_files(root, files, root / _RESULTS)
-
-
 def store(root: Path, remote: str) -> str:
-    """Replace the branch by the checkout's results.
+    """Replace the branch by the checkout's results; its commit.
 
-    Returns
-    -------
-    The branch's commit.
-
-    Raises
-    ------
-    RuntimeError
-        If nothing was restored before, the checkout has less than is stored, or the branch is no
-        longer what was restored: what another job stored is never lost.
+    Raises RuntimeError if nothing was restored before, the checkout has less than is stored, or the
+    branch is no longer what was restored: what another job stored is never lost.
     """
     if not (root / _RESTORED).exists():
         raise RuntimeError("restore first, or what is stored would be lost")

@@ -25,10 +25,7 @@ SIZE_CLASSES = ((16_000_000, "below 16 MB"), (256_000_000, "16 to 256 MB"), (flo
 class Result:
     """A result of asv, read once.
 
-    Raises
-    ------
-    ValueError
-        If the file is no result of asv.
+    Raises ValueError if the file is no result of asv.
     """
 
     def __init__(self, path: Path):

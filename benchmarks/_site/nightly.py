@@ -24,19 +24,10 @@ class _Stored(TypedDict):
 
 
 def last(root: Path, branch: str) -> dict | None:
-    """What the file of a checkout says, None without one.
+    """What the file of a checkout says, None without one; a damaged file is an error.
 
-    Returns
-    -------
-    dict
-        ``answer``, ``base``, ``head``, ``machine`` and ``report`` (its address) as stored;
-        ``measured`` in milliseconds; ``waiting``: how many commits of the branch changed the
-        package since, None where the clone lacks ``head``.
-
-    Raises
-    ------
-    ValueError
-        If the file is not what the workflow writes: a page without it would hide the answer.
+    ``measured`` is in milliseconds; ``waiting`` is how many commits of the branch changed the
+    package since, None where the clone lacks ``head``. All else is as stored.
     """
     path = root / FILE
     if not path.exists():

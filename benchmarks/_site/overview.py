@@ -61,27 +61,18 @@ _Key = TypeVar("_Key")
 
 
 def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
-    """Everything on the page.
+    """Everything on the page, of what asv hands to ``OutputPublisher.publish``, as plain JSON.
 
-    Parameters
-    ----------
-    conf, repo, benchmarks, graphs, revisions
-        As asv hands them to ``OutputPublisher.publish``.
-
-    Returns
-    -------
-    dict
-        ``built``: now; ``nightly``: the last answer of the nightly comparison, or None;
-        ``speed``: for each line (one GPU with one set of software), newest first, the values of its
-        newest complete commit and the medians of all; ``codegen``: likewise, of machine code;
-        ``commits``: by revision; ``reports``: by the head's commit. Times are in milliseconds.
-        Only what JSON can say.
+    ``built``: now; ``nightly``: the last answer of the nightly comparison, or None; ``speed``: for
+    each line (one GPU with one set of software), newest first, the values of its newest complete
+    commit and the medians of all; ``codegen``: likewise, of machine code; ``commits``: by revision;
+    ``reports``: by the head's commit. Times are in milliseconds.
     """
     branch, root = repo.get_branch_name(conf.branches[0]), Path.cwd()  # of asv.conf.json
 
     def lines(name: str) -> _Lines:
         of_branch = (g for g in graphs.get_graph_group(name) if g.params.get("branch") == branch)
-        return {graph_id(g.params): (g.params, _series(g)) for g in of_branch}
+        return {repr(sorted(g.params.items())): (g.params, _series(g)) for g in of_branch}
 
     speed, codegen = (
         _newest_lines(_speed_lines(lines)),
@@ -105,11 +96,6 @@ def overview(conf, repo, benchmarks, graphs, revisions: dict[str, int]) -> dict:
         "codegen": codegen,
         "commits": commits,
     }
-
-
-def graph_id(params: dict) -> str:
-    """A line's identity: its parameters, whatever their order."""
-    return "&".join(f"{key}={params[key]}" for key in sorted(params))
 
 
 def share_of_copy(ratios: Values) -> float | None:

@@ -19,40 +19,26 @@ REASON_LENGTH = 200
 
 
 def peers(path: Path) -> dict:
-    """Bandwidth over the sequence length of every provider.
+    """Bandwidth over the sequence length of every provider, as plain JSON.
 
-    Returns
-    -------
-    dict
-        ``source``: machine, commit and command, a line each; ``what``: the tensor; ``providers``:
-        what each computes; ``batches``: for each batch ``seq_len`` in tokens, ``gbps`` by provider
-        at each of them, None where there is no speed, and ``without``: who has none, at how many of
-        the lengths, and why. Only what JSON can say.
-
-    Raises
-    ------
-    JournalError
-        If the file is damaged.
-    StudyError
-        If it holds no rows: a page without them would say that nothing was measured.
+    ``source``: machine, commit and command, a line each; ``what``: the tensor; ``providers``: what
+    each computes; ``batches``: for each batch ``seq_len`` in tokens, ``gbps`` by provider at each
+    of them, None where there is no speed, and ``without``: who has none, at how many of the
+    lengths, and why. A file without rows is an error: a page would say that nothing was measured.
     """
     experiment, results = read_experiment(path)
     if not results.rows:
         raise StudyError(f"{path} has no rows")
     names = dict.fromkeys(name for figure in experiment.figures for name in figure.providers)
+    cell = experiment.figures[0].cells[0]
+    call = cell.call_name
+    tensor = f"{sum(call.heads)} heads of {call.channels}, {cell.dtype}, {call.format}"
     return {
         "source": source(results.header),
-        "what": _what(experiment.figures[0]),
+        "what": f"{experiment.figures[0].direction}, {tensor}",
         "providers": {name: PROVIDERS[name] for name in names},
         "batches": [_batch(figure, results) for figure in experiment.figures],
     }
-
-
-def _what(figure: Figure) -> str:
-    cell = figure.cells[0]
-    call = cell.call_name
-    tensor = f"{sum(call.heads)} heads of {call.channels}, {cell.dtype}, {call.format}"
-    return f"{figure.direction}, {tensor}"
 
 
 def _batch(figure: Figure, results: Results) -> dict:

@@ -61,10 +61,7 @@ def run() -> int:
 def generated(path: Path) -> str:
     """The text of a page with every marked table made anew; all else stays.
 
-    Raises
-    ------
-    CouldNotRunError
-        If a marked table is unknown, or a mark has no end.
+    Raises CouldNotRunError if a marked table is unknown, or a mark has no end.
     """
     text = path.read_text(encoding="utf-8")
     names = marked(text)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .._engine.system import checkout, gpu_monitor
+from .._engine.system.baseline import commits_since
 from .._engine.system.repository import git_text
 from .._subjects.rope.grid import OWN_BENCHMARKS
 from . import asv_fixes, run
@@ -34,11 +35,10 @@ def missing(root: Path, machine: str, limit: int) -> list[str]:
 
     The newest ``limit`` of them, oldest first: after a failure the next run takes what is left.
     """
-    changed = ("--", "rope_triton", ":!rope_triton/*.md")
-    log = git_text(root, "log", "--first-parent", "--format=%H", "HEAD", *changed)
     stored = (root / "benchmarks" / "results" / machine).glob("*-*.json")
     measured = {path.name.split("-")[0] for path in stored}
-    return [commit for commit in log.split() if commit[:8] not in measured][:limit][::-1]
+    changed = commits_since(root, None, "HEAD")
+    return [commit for commit in changed if commit[:8] not in measured][-limit:]
 
 
 TOOLCHAIN = ("torch", "triton")
@@ -73,11 +73,7 @@ def measure(root: Path, machine: str) -> int:
     """Let asv measure the :func:`remeasured` and :func:`missing` commits with today's benchmarks.
 
     The GPU is held. After ``BEGIN_SECONDS`` no other commit is begun: the next run takes what is
-    left.
-
-    Returns
-    -------
-    Exit status: 1 if a commit failed.
+    left. The exit status is 1 if a commit failed.
     """
     end = time.monotonic() + BEGIN_SECONDS
     asv_fixes.fill_results(root)

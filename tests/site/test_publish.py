@@ -93,11 +93,13 @@ def test_another_address_is_refused_by_name(tag):
 
 def test_an_asv_with_other_pages_is_refused(tmp_path):
     (tmp_path / "index.html").write_text("<ul></ul>")
-    (tmp_path / "error.html").write_text("<p>other</p>")
-    with pytest.raises(RuntimeError, match=r"expected .* once, before which"):
-        asv_pages.adapt(tmp_path, [], [])
-    with pytest.raises(RuntimeError, match=r"error.html: expected asv's text"):
-        asv_pages.localise(tmp_path)
+    for error, message in (
+        ("<p>other</p>", r"error.html: expected asv's text"),
+        ("<h3></h3><p></p>", r"expected .* once, before which"),
+    ):
+        (tmp_path / "error.html").write_text(error)
+        with pytest.raises(RuntimeError, match=message):
+            asv_pages.adapt(tmp_path, [], [])
 
 
 def test_asv_asks_git_once_for_the_commits_between_two():

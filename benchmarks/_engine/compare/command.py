@@ -228,17 +228,8 @@ def _measured(options: argparse.Namespace, start: float) -> "Comparison":
         head=Side(head.name, head.sha),
         machine=machine,
         grid=options.grid,
-        rounds=0,
-        extension=0,
-        minutes=0.0,
-        families={},
-        exact=(),
-        identical=frozenset(),
         same_sources=same,
         unmeasured=tuple(Note("requirement", change) for change in changes),
-        wrong=(),
-        notes=(),
-        discarded=(),
         reproduce=_reproduce(options),
     )
     if same and not options.even_if_same:

@@ -84,18 +84,9 @@ class Store:
 class Ledger(worker_pool.Ledger):
     """What is kept of a version is not compiled again, and what is compiled is kept.
 
-    A failure is not, since it may be the machine's: it is tried again.
-
-    Parameters
-    ----------
-    name : str
-        What the version is called.
-    deadline : float
-        In ``time.monotonic``'s seconds: then ``require_time`` raises BudgetError.
-    again : str
-        The command that goes on from what is kept.
-    cache : Path, optional
-        Triton's cache directory.
+    A failure is not, since it may be the machine's: it is tried again. name: of the version.
+    deadline: in ``time.monotonic``'s seconds; then ``require_time`` raises BudgetError. again: the
+    command that goes on from what is kept. cache: Triton's cache directory.
     """
 
     def __init__(

@@ -92,10 +92,7 @@ class Process:
     def wait_until_ready(self) -> None:
         """Return when the process has imported everything and has not touched the GPU.
 
-        Raises
-        ------
-        ProcessError
-            If it died; its last words are in the message.
+        Raises ProcessError if it died; its last words are in the message.
         """
         hanging = threading.Timer(READY_TIMEOUT, self._popen.kill)
         hanging.daemon = True  # nothing waits for it when the comparison is stopped
@@ -110,10 +107,8 @@ class Process:
     def answer(self, job: dict, timeout: float = 1800.0) -> dict:
         """Let a process that is ready do its job; it has ended when this returns.
 
-        Raises
-        ------
-        ProcessError
-            If it dies, or takes longer than ``timeout`` seconds; its last words are in the message.
+        Raises ProcessError if it dies, or takes longer than ``timeout`` seconds; its last words are
+        in the message.
         """
         try:
             self._popen.communicate(json.dumps(job) + "\n", timeout=timeout)

@@ -133,7 +133,7 @@ class Rounds(Journal):
                 gpu_monitor.require_free(self.plan.uuid)
             self._checks_begun = min(self._checks_begun, time.monotonic())
             process = self._take(name)
-            self._checking[name] = process, self._checks.submit(self._answer_of, process, job)
+            self._checking[name] = process, self._checks.submit(self._answer, process, job)
 
     def check(self, job: dict, then: Sequence[str] = ()) -> dict[str, dict]:
         """The answer of each version to the job, from the journal where it has it.
@@ -161,12 +161,8 @@ class Rounds(Journal):
     def run(self, phase: str, count: int, job: dict, only: int | None = None) -> None:
         """Measure the rounds of a phase that are not there yet, or of the first ``only`` of them.
 
-        Raises
-        ------
-        BudgetError
-            If the next round would end after the deadline.
-        InvalidRoundError, GpuBusyError, ProcessError
-            If the GPU is not ours alone, or a process dies.
+        Raises BudgetError if the next round would end after the deadline; InvalidRoundError,
+        GpuBusyError or ProcessError if the GPU is not ours alone, or a process dies.
         """
         if earlier := self._of_earlier_runs.pop(phase, 0):
             say(f"{phase}: {earlier} rounds were there already")
@@ -207,12 +203,12 @@ class Rounds(Journal):
             )
 
     def _measure_round(self, phase: str, number: int, job: dict, then: Sequence[str]) -> None:
-        order = self.plan.order(number)
+        order, seeded = self.plan.order(number), job | {"seed": number}
         for _ in range(ATTEMPTS):
             gpu_monitor.require_free(self.plan.uuid)
             with gpu_monitor.Watch(self.plan.uuid) as watching:
                 answers = {
-                    name: self._answer(name, job | {"seed": number}, [*order[turn:], *then])
+                    name: self._answer(self._take(name), seeded, [*order[turn:], *then])
                     for turn, name in enumerate(order, start=1)
                 }
             watch = watching.summary()
@@ -227,11 +223,8 @@ class Rounds(Journal):
             f"round {number + 1} of {phase} was invalid {ATTEMPTS} times: {reason}"
         )
 
-    def _answer(self, name: str, job: dict, then: Sequence[str]) -> dict:
-        """What a fresh process of ``name`` answers; those of the next turns get ready meanwhile."""
-        return self._answer_of(self._take(name), job, then)
-
-    def _answer_of(self, process: measure.Process, job: dict, then: Sequence[str] = ()) -> dict:
+    def _answer(self, process: measure.Process, job: dict, then: Sequence[str] = ()) -> dict:
+        """What a fresh process answers; those of the next turns get ready meanwhile."""
         start = time.monotonic()
         try:
             process.wait_until_ready()

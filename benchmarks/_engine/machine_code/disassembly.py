@@ -59,10 +59,7 @@ class Cubin(NamedTuple):
 def cubin(binary: bytes, processor: str) -> Cubin:
     """The instructions of an ELF file, and what they use.
 
-    Raises
-    ------
-    RuntimeError
-        If NVIDIA's tool fails; its message is in the error.
+    Raises RuntimeError if NVIDIA's tool fails; its message is in the error.
     """
     import triton  # not at the top: asv imports this module where seconds of start-up count
 
@@ -87,14 +84,8 @@ def _functions(elf: bytes) -> Iterator[bytes]:
 def read_cubins(cubins: Iterable[Cubin]) -> dict[Cubin, Code]:
     """Count kernels, with one run of the disassembler for each processor.
 
-    It takes 0.4 seconds to start, as long as a kernel takes to compile.
-
-    Raises
-    ------
-    RuntimeError
-        If NVIDIA's disassembler fails; its message is in the error.
-    ValueError
-        If the parser does not know the text.
+    It takes 0.4 seconds to start, as long as a kernel takes to compile. Raises RuntimeError, with
+    its message, if it fails, and ValueError if the parser does not know its text.
     """
     import triton
 
@@ -198,10 +189,8 @@ _AMD_BYTES = {"byte": 1, "short": 2, "dword": 4, "dwordx2": 8, "dwordx3": 12, "d
 def parse_amdgcn(text: str) -> Code:
     """Count the assembly text that Triton's AMD backend writes (mnemonics of gfx9).
 
-    Raises
-    ------
-    ValueError
-        If there are no instructions, no register counts, or an access of unknown width.
+    Raises ValueError if there are no instructions, no register counts, or an access of unknown
+    width.
     """
     code = "\n".join(_AMD_FUNCTION.findall(text))
     lines = [_AMD_COMMENT.sub("", line) for line in code.splitlines()]

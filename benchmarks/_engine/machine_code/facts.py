@@ -5,13 +5,13 @@ NVIDIA's kernels are disassembled here, many at once, where calls were compiled 
 
 import hashlib
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from . import disassembly, worker_pool
+from . import disassembly
 from .stub_driver import Launch
 
 _READ_AT_ONCE, _READERS = 40, 4  # kernels for a run of the disassembler, and runs at a time
@@ -107,48 +107,33 @@ _CODES: dict[disassembly.Cubin, disassembly.Code] = {}
 """What was disassembled in this process: two versions have most kernels in common."""
 
 
-class Reading(worker_pool.Ledger):
-    """Disassembles the kernels of many calls at once, and passes their facts on to a ledger."""
+def read(answers: Iterable[tuple[tuple, object]]) -> Iterator[tuple[tuple, object]]:
+    """Jobs and their answers, with facts in place of calls: the kernels of many are read at once.
 
-    def __init__(self, ledger: worker_pool.Ledger):
-        self._ledger, self.cache = ledger, ledger.cache
-        self._waiting: dict[tuple, Called] = {}
-        self._pool = ThreadPoolExecutor(_READERS)
-        self._read: list[Future[dict[tuple, Facts | Exception]]] = []
-        self.answers: dict[tuple, Facts | Exception] = {}
-
-    def begin(self, jobs: Sequence[tuple]) -> dict[tuple, object]:
-        return self._ledger.begin(jobs)
-
-    def require_time(self) -> None:
-        self._ledger.require_time()
-
-    def add(self, job: tuple, answer: object) -> None:
-        if not isinstance(answer, Called):
-            self._ledger.add(job, answer)
-            return
-        self._waiting[job] = answer
-        unread = len(_unread(self._waiting.values()))
-        if unread >= _READ_AT_ONCE or not unread:
-            self._begin_to_read()
-        while self._read and self._read[0].done():
-            self._note(self._read.pop(0).result())
-
-    def end(self) -> None:
-        self._begin_to_read()
-        self._pool.shutdown()
-        for reading in self._read:
-            self._note(reading.result())
-        self._ledger.end()
-
-    def _begin_to_read(self) -> None:
-        self._read.append(self._pool.submit(_facts_of, self._waiting))
-        self._waiting = {}
-
-    def _note(self, answers: Mapping[tuple, Facts | Exception]) -> None:
-        self.answers |= answers
-        for job, answer in answers.items():
-            self._ledger.add(job, answer)
+    What was called before the answers end with an error is read all the same.
+    """
+    waiting: dict[tuple, Called] = {}
+    reading: list[Future[dict[tuple, Facts | Exception]]] = []
+    interruption: BaseException | None = None
+    with ThreadPoolExecutor(_READERS) as pool:
+        try:
+            for job, answer in answers:
+                if not isinstance(answer, Called):
+                    yield job, answer
+                    continue
+                waiting[job] = answer
+                unread = len(_unread(waiting.values()))
+                if unread >= _READ_AT_ONCE or not unread:
+                    reading.append(pool.submit(_facts_of, waiting))
+                    waiting = {}
+                while reading and reading[0].done():
+                    yield from reading.pop(0).result().items()
+        except (Exception, KeyboardInterrupt) as error:
+            interruption = error
+        for done in [*reading, pool.submit(_facts_of, waiting)]:
+            yield from done.result().items()
+    if interruption:
+        raise interruption
 
 
 def _facts_of(calls: Mapping[tuple, Called]) -> dict[tuple, Facts | Exception]:

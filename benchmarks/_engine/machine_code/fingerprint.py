@@ -68,27 +68,13 @@ def compile_all(
 ) -> Answers:
     """Compile calls, and count the variants of others, on all cores, reporting progress.
 
-    Parameters
-    ----------
-    calls : iterable of Compiled
-        Calls whose facts are asked for.
-    variants : iterable of Compilation
-        Of ``subject.variants``. Each kernel that a process compiles costs its user a compilation.
-    root : path, optional
-        Directory that holds the package; by default, that which this process would import.
-    ledger : worker_pool.Ledger, optional
-        Holds the answers that are known already, and receives the new ones.
-    enumerations : iterable of (target, "listed" or "dense")
-        Cells of the subject whose launches are described, with nothing compiled.
+    variants: of ``subject.variants``; each kernel that a process compiles costs its user a
+    compilation. root: holds the package; by default, it is what this process would import.
+    enumerations: targets with "listed" or "dense", cells of the subject whose launches are
+    described, with nothing compiled.
 
-    Raises
-    ------
-    ModuleNotFoundError
-        If there is no package.
-    worker_pool.PoolError
-        If the package cannot be imported, or an environment variable changes what Triton compiles.
-    ValueError
-        If an architecture is not one of the subject's.
+    Raises ModuleNotFoundError if there is no package; PoolError if it cannot be imported, or an
+    environment variable changes what Triton compiles; ValueError if the subject lacks a target.
     """
     package = _package_file(subject.PACKAGE, root)
     name, calls, variants = subject.__name__, list(calls), list(variants)
@@ -104,12 +90,12 @@ def compile_all(
     }
     # These take longest, so they begin first, each in a process that nothing else changes.
     alone = [[job] for job in itertools.chain(*reached.values(), counted.values())]
-    reading = facts.Reading(ledger or worker_pool.Ledger("codegen"))
     results = worker_pool.map(
-        *(_answer, [*alone, *_groups(facts_of)], package, reading, _KINDS),
+        *(_answer, [*alone, *_groups(facts_of)], package),
+        *(ledger or worker_pool.Ledger("codegen"), _KINDS),
         prepare=functools.partial(uncompiled.prepare, name),
+        finish=facts.read,
     )
-    results |= reading.answers
     return Answers(
         {call: results[job] for call, job in facts_of.items()},
         {compilation: results[job] for compilation, job in counted.items()},

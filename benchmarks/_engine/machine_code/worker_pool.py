@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from . import same_modules
 _JOB_SECONDS = 120  # far above any compilation
 _MAX_FORKS = 16  # each compiler takes memory of its own
 _MAX_BYTES = 100_000_000  # of an answer; the machine code of a call takes some 50,000
+
+_Answered = tuple[tuple, object]  # a job and its answer
 
 
 class PoolError(CouldNotRunError):
@@ -75,35 +77,20 @@ def map(
     ledger: Ledger,
     kinds: Mapping[str, Any],
     prepare: Callable[[], object],
+    finish: Callable[[Iterator[_Answered]], Iterator[_Answered]] = iter,
 ) -> dict:
     """Answer each job with ``task(*job)``, on all cores.
 
-    Parameters
-    ----------
-    task : callable
-        A function of a module of this suite.
-    groups : list of lists of tuples
-        The jobs. Those of a group run one after the other, in one process.
-    package : Path
-        ``__init__.py`` of the package to benchmark, which is imported by its directory's name.
-    ledger : Ledger
-        Holds the answers that are known already, and receives the new ones.
-    kinds : mapping of str to types
-        What the answer of a job must be, as ``untrusted.validated`` takes it, by the job's first.
-    prepare : callable
-        Called once, before the processes are forked; can be pickled.
+    task, prepare: functions of modules of this suite; ``prepare()`` is called once, before the
+    processes are forked. groups: the jobs; those of a group run one after the other, in one
+    process. package: ``__init__.py`` of what is benchmarked, which is imported by its directory's
+    name. ledger: holds the answers that are known already, and receives the new ones. kinds: what
+    the answer of a job must be, as ``untrusted.validated`` takes it, by the job's first item.
+    finish: makes of the jobs and answers, as they come, those that are given out.
 
-    Returns
-    -------
-    dict
-        For each job, in the order given, its answer or the exception in its place: if it raised
-        ``NotImplementedError`` the same, otherwise ``RuntimeError`` with the traceback, also if
-        the answer is none of its kind.
-
-    Raises
-    ------
-    PoolError
-        If the package cannot be imported, or the server ends or writes what it never does.
+    In place of an answer stands ``NotImplementedError`` if the job raised that, and otherwise
+    ``RuntimeError`` with the traceback, also if the answer is none of its kind. Raises PoolError if
+    the package cannot be imported, or the server ends or writes what it never does.
     """
     jobs = list(itertools.chain.from_iterable(groups))
     answers = ledger.begin(jobs)
@@ -111,13 +98,8 @@ def map(
     try:
         if any(left):
             work = task, [group for group in left if group], prepare
-            with _server(work, package, ledger.cache) as server:
-                asked = dict(enumerate(itertools.chain.from_iterable(left)))
-                while asked:
-                    ledger.require_time()
-                    while not server.poll(1.0):
-                        ledger.require_time()
-                    job, answer = _received(server, asked, kinds)
+            with contextlib.closing(_received(work, package, ledger, kinds)) as received:
+                for job, answer in finish(received):
                     answers[job] = answer
                     ledger.add(job, answer)
     finally:
@@ -125,7 +107,19 @@ def map(
     return {job: answers[job] for job in jobs}
 
 
-def _received(server: Connection, asked: dict, kinds: Mapping[str, Any]) -> tuple[tuple, object]:
+def _received(
+    work: tuple, package: Path, ledger: Ledger, kinds: Mapping[str, Any]
+) -> Generator[_Answered, None, None]:
+    with _server(work, package, ledger.cache) as server:
+        asked = dict(enumerate(itertools.chain.from_iterable(work[1])))
+        while asked:
+            ledger.require_time()
+            while not server.poll(1.0):
+                ledger.require_time()
+            yield _next(server, asked, kinds)
+
+
+def _next(server: Connection, asked: dict, kinds: Mapping[str, Any]) -> _Answered:
     """One of the jobs that are asked, which it no longer is then, and its answer."""
     content = b""
     try:
@@ -243,7 +237,8 @@ def _hash_kernels(package: str) -> None:
 def _answers(task: Callable, groups: list[list[tuple]]) -> Iterator[tuple[tuple, str]]:
     """Each job, and how it ended and with what: two values of JSON."""
     waiting = [group for group in groups if group][::-1]
-    forks: dict = dict(_fork(task, waiting.pop()) for _ in range(min(len(waiting), _most_forks())))
+    at_once = min(len(waiting), len(os.sched_getaffinity(0)), _MAX_FORKS)
+    forks: dict = dict(_fork(task, waiting.pop()) for _ in range(at_once))
     while forks:
         ready: list = wait(list(forks))
         for receiver in ready:
@@ -263,10 +258,6 @@ def _answers(task: Callable, groups: list[list[tuple]]) -> Iterator[tuple[tuple,
                 waiting.append(left)
             if waiting:
                 forks |= [_fork(task, waiting.pop())]
-
-
-def _most_forks() -> int:
-    return min(len(os.sched_getaffinity(0)), _MAX_FORKS)
 
 
 def _fork(task: Callable, jobs: list[tuple]):

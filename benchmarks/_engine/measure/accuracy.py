@@ -14,10 +14,7 @@ from . import inputs
 def error(cell: Cell, direction: str) -> float:
     """Root mean square error over that of the exact result rounded to the cell's dtype.
 
-    Raises
-    ------
-    ValueError
-        If the result is not finite.
+    Raises ValueError if the result is not finite.
     """
     import torch
 

@@ -63,14 +63,8 @@ def seconds(
     Torch and the package are imported and the GPU is in use before the clock starts. With an empty
     ``cache_dir``, Triton's, that is the compilation of everything, the second time a warm start.
     ``root`` holds the package; None: the one that this process would import. ``after_another``:
-    whether another Triton kernel is launched before.
-
-    Raises
-    ------
-    NotImplementedError
-        If there is no GPU, or the package lacks the function.
-    RuntimeError
-        If the package comes from elsewhere, its result is wrong, or anything else fails.
+    whether another Triton kernel is launched before. Raises NotImplementedError if there is no GPU,
+    or the package lacks the function, and RuntimeError for anything else that fails.
     """
     resolved = None if root is None else str(Path(root).resolve())
     path = () if resolved is None else (resolved,)

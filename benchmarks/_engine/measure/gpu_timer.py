@@ -92,15 +92,9 @@ def reserve(bytes_needed: int) -> None:
 class Recording:
     """A CUDA graph of some calls, and their outputs.
 
-    Parameters
-    ----------
-    calls : sequence of callables
-        Each makes the same GPU work on its own buffers and returns its output, which the graph
-        writes again at every replay.
-    stream : torch.cuda.Stream
-        The stream to record on. Backward passes must be recorded on the stream of their forward.
-    output_bytes : int
-        About what the outputs take in memory, 0 if that is not known.
+    calls: each makes the same GPU work on its own buffers and returns its output, which the graph
+    writes again at every replay. stream: backward passes must be recorded on that of their forward.
+    output_bytes: about what the outputs take in memory, 0 if that is not known.
     """
 
     def __init__(self, calls: Sequence[Callable], stream, output_bytes: int = 0):

@@ -28,26 +28,13 @@ class TimedCell:
 
     Everything that times a cell does it here, so nothing is timed unchecked.
 
-    Parameters
-    ----------
-    cell : Cell
-        The cell; all directions are called on the same inputs.
-    directions : sequence of str
-        ``FORWARD``, ``BACKWARD`` or both.
-    copies : bool
-        Whether a copy of the same bytes is timed in turns with the calls, and, of calls that say
-        what they read besides, ``ROOFLINE_SAMPLES`` of the roofline.
-    arrange : callable
-        Reorders the list of inputs in place, and so pairs inputs and outputs in memory.
-    beside : TimedCell
-        Of the same point: its inputs and copies are this one's too.
+    directions: all are called on the same inputs. copies: whether a copy of the same bytes is timed
+    in turns with the calls, and, of calls that say what they read besides, ``ROOFLINE_SAMPLES`` of
+    the roofline. arrange: reorders the list of inputs in place, and so pairs inputs and outputs in
+    memory. beside: of the same point; its inputs and copies are this one's too.
 
-    Raises
-    ------
-    torch.cuda.OutOfMemoryError
-        If the buffers do not fit beside what is there already.
-    AssertionError
-        If the package's own constants are wrong.
+    Raises torch.cuda.OutOfMemoryError if the buffers do not fit beside what is there already, and
+    AssertionError if the package's own constants are wrong.
     """
 
     _inputs: list
@@ -101,10 +88,7 @@ class TimedCell:
     def checked(self) -> list[list[float]]:
         """All samples, GPU seconds per call: each direction's, the copy's, the roofline's if any.
 
-        Raises
-        ------
-        AssertionError
-            If a replay writes a wrong output, or changes its input.
+        Raises AssertionError if a replay writes a wrong output, or changes its input.
         """
         for direction, recording in self._timings.items():
             _check_replay(recording, self._inputs, self._first_values, self._call, direction)

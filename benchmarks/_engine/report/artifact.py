@@ -114,10 +114,8 @@ class Commits(NamedTuple):
 def commits(repository: Path, base: str, head: str) -> Commits:
     """What a git repository that has the objects of both commits says of them.
 
-    Raises
-    ------
-    ArtifactError
-        If it lacks one, or a commit has no such package or a pyproject.toml that cannot be read.
+    Raises ArtifactError if it lacks one, or a commit has no such package or a pyproject.toml that
+    cannot be read.
     """
     try:
         digests = {digest(committed_files(repository, commit)) for commit in (base, head)}
@@ -137,11 +135,8 @@ def read_artifact(archive: bytes, request: Request, by_git: Commits) -> Comparis
 def require_asked(comparison: Comparison, request: Request, by_git: Commits) -> None:
     """Refuse a comparison that is not the measurement that was asked for.
 
-    Raises
-    ------
-    ArtifactError
-        If it is of other commits or another GPU, needs a GPU and none was asked for, or is a pass
-        that lacks something.
+    Raises ArtifactError if it is of other commits or another GPU, needs a GPU and none was asked
+    for, or is a pass that lacks something.
     """
     if request.gpu is None:
         _require_machine_code_only(comparison)
@@ -218,10 +213,7 @@ def archive_at(path: Path) -> bytes:
 def parsed(archive: bytes, from_json: Callable[[dict], T]) -> T:
     """What ``from_json`` makes of the one file ``comparison.json`` of a ZIP archive.
 
-    Raises
-    ------
-    ArtifactError
-        If the archive is anything else, or ``from_json`` raises a ValueError.
+    Raises ArtifactError if the archive is anything else, or ``from_json`` raises a ValueError.
     """
     fits = len(archive) <= MAX_ARCHIVE_BYTES
     require(fits, f"the archive has more than {MAX_ARCHIVE_BYTES} bytes")

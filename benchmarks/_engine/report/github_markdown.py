@@ -37,7 +37,3 @@ def _escaped(text: str, links: str) -> str:
     text = re.sub(r"[^\w\s.,:;()/+%'=µ×…→-]|_", lambda match: f"&#{ord(match[0])};", text)
     text = text.replace("://", "&#58;//")
     return re.sub(r"(?i)\bwww\.", lambda match: match[0][:-1] + "&#46;", text)
-
-
-def small(text: str) -> str:
-    return f"<sub>{escaped(text)}</sub>"

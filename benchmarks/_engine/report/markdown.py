@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from ..verdict.rules import MAX_ROUNDS, Answer
 from ..verdict.schema import Comparison
-from .github_markdown import code, escaped, folded, number, small
+from .github_markdown import code, escaped, folded, number
 from .states import State
 from .text import clean, clip
 from .view import FAILS, Row, View
@@ -173,7 +173,7 @@ def _measured(view: View, comparison: Comparison) -> Iterable[str]:
     lines = [*_bullets(view.notes), *(f"- {escaped(text)}" for text in view.controls)]
     lines += _bullets([f"Discarded: {text}" for text in comparison.discarded])
     lines += ["", _HOW_TO_READ] if view.controls else []
-    lines += ["", f"{code(comparison.reproduce, 400)} {small(view.machine)}"]
+    lines += ["", f"{code(comparison.reproduce, 400)} <sub>{escaped(view.machine)}</sub>"]
     yield folded("Notes, how it was measured, and how to read it", "\n".join(lines))
 
 

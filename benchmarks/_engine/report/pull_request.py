@@ -54,27 +54,6 @@ def comment_without(request: Request, reason: str) -> str:
     return _comment(request, text)
 
 
-def status(
-    request: Request, answer: Answer | None, run_failed: bool = False, why: str = "no verdict"
-) -> dict:
-    """The body of the commit status of the head, for GitHub's API.
-
-    answer: None without a verdict, then ``run_failed`` says whether that is the change's fault.
-    """
-    if answer is not None:
-        state = _STATE[answer]
-        text = f"{answer.value}, against {request.base[:10]}; the change could alter its figures"
-    else:
-        state = "failure" if run_failed else "error"
-        text = f"{'tests failed' if run_failed else why}, against {request.base[:10]}"
-    return {
-        "state": state,
-        "description": text,
-        "context": CONTEXT,
-        "target_url": request.run_url,
-    }
-
-
 def _comment(request: Request, text: str) -> str:
     marker, where = MARKER, "on a GPU"
     if request.gpu is None:
@@ -100,27 +79,31 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--status", type=Path, metavar="FILE", help="written, of a GPU's report")
     options = parser.parse_args(arguments)
     request = Request(options.base, options.head, options.run_url, options.gpu, options.behind)
-    text, state = _result(request, options)
+    text, state, description = _result(request, options)
     options.comment.write_text(text, encoding="utf-8")
     if options.status:
-        options.status.write_text(json.dumps(state), encoding="utf-8")
+        status = {"state": state, "description": description}
+        status |= {"context": CONTEXT, "target_url": request.run_url}
+        options.status.write_text(json.dumps(status), encoding="utf-8")
     return 0
 
 
-def _result(request: Request, options: argparse.Namespace) -> tuple[str, dict]:
-    """The comment and the status."""
+def _result(request: Request, options: argparse.Namespace) -> tuple[str, str, str]:
+    """The comment, and the state and the description of the head's commit status."""
+    against, why = f"against {request.base[:10]}", "no verdict"
     if options.job != "success":
-        failed = options.tests == "failure"
-        reason = f"The job on the GPU ended without a measurement ({options.job})"
-        if failed:
-            reason = "The tests failed on the GPU, so nothing was measured"
-        return comment_without(request, reason), status(request, None, failed)
-    why = "no verdict"
+        reason, state = f"The job on the GPU ended without a measurement ({options.job})", "error"
+        if options.tests == "failure":
+            reason, state = "The tests failed on the GPU, so nothing was measured", "failure"
+            why = "tests failed"
+        return comment_without(request, reason), state, f"{why}, {against}"
     try:
         archive = artifact.archive_at(options.artifact)
         commits = artifact.commits(options.repository, request.base, request.head)
         comparison = artifact.read_artifact(archive, request, commits)
-        return comment(request, comparison), status(request, comparison.answer)
+        answer = comparison.answer
+        description = f"{answer.value}, {against}; the change could alter its figures"
+        return comment(request, comparison), _STATE[answer], description
     except NoGpuError as error:
         why = "could not run"
         reason = f"Could not run: {error}"
@@ -130,7 +113,7 @@ def _result(request: Request, options: argparse.Namespace) -> tuple[str, dict]:
         where = traceback.extract_tb(error.__traceback__)[-1].name
         reason = f"The artifact could not be read or shown: {type(error).__name__} in {where}"
     print(_inert(reason), file=sys.stderr)
-    return comment_without(request, reason), status(request, None, why=why)
+    return comment_without(request, reason), "error", f"{why}, {against}"
 
 
 if __name__ == "__main__":

@@ -58,10 +58,7 @@ def read_artifact(
 ) -> tuple[SinceRelease, list[str]]:
     """The results, and the commits since the release, in a repository that has them all.
 
-    Raises
-    ------
-    ArtifactError
-        If the archive is anything else, or not what was asked for.
+    Raises ArtifactError if the archive is anything else, or not what was asked for.
     """
     results = artifact.parsed(archive, release.from_json)
     commits = commits_since(repository, request.base, request.head)
@@ -83,10 +80,7 @@ def read_artifact(
 def issues(lines: Sequence[str]) -> list[Issue]:
     """The issues by lines of a number, a state and a first line, with tabs between.
 
-    Raises
-    ------
-    ValueError
-        If a line is of anything else.
+    Raises ValueError if a line is of anything else.
     """
     parsed = []
     for line in lines:

@@ -78,7 +78,8 @@ class View:
         self.setting, self.machine = _setting(comparison), _machine(comparison)
         self.wrong, self.unmeasured = texts(comparison.wrong), texts(comparison.unmeasured)
         self.notes = shortened(comparison.notes, comparison.exact)
-        self.rows = self._rows(comparison.timings)
+        timings = sorted(comparison.timings, key=self._badness)
+        self.rows = [_row(self.states[timing.key], timing) for timing in timings]
         self.checks = [
             *_correctness(comparison),
             *(self._clock(name, comparison) for name in CLOCKS if name in comparison.families),
@@ -106,32 +107,33 @@ class View:
             lines.append((f"largest change ({what})", others[0]))
         return lines + [("fastest", row) for row in faster[:1]]
 
-    def _rows(self, timings: Iterable[Timing]) -> list[Row]:
-        order = list(State)
-
-        def badness(timing: Timing) -> tuple:
-            state = self.states[timing.key]
-            size = -timing.effect if state in (State.SLOWER, State.NOISE) else -timing.upper
-            return order.index(state), timing.effect if state is State.FASTER else size
-
-        return [_row(self.states[timing.key], timing) for timing in sorted(timings, key=badness)]
+    def _badness(self, timing: Timing) -> tuple:
+        state = self.states[timing.key]
+        size = -timing.effect if state in (State.SLOWER, State.NOISE) else -timing.upper
+        return list(State).index(state), timing.effect if state is State.FASTER else size
 
     def _clock(self, name: str, comparison: Comparison) -> Check:
         family = comparison.families[name]
-        states = [self.states[timing.key] for timing in family.timings]
+        rows = [row for row in self.rows if row.metric.startswith(FAMILIES[name])]
+        states = [row.state for row in rows]
         bounds = [t.upper for t in family.timings if self.states[t.key] is State.NOT_SLOWER]
         counts = counted(states, f" (within {percent(max(bounds))})" if bounds else "")
         mde = percent(sorted(timing.mde for timing in family.timings)[len(states) // 2], sign="")
         results = [f"{counts}; minimum detectable effect {mde} (median)"]
         if name == "gpu":
-            results += self._by_suite()
+            suites: dict[str, list[State]] = {}  # asv's modules
+            for timing in family.timings:
+                suite = timing.key.metric.partition(".")[0]
+                suites.setdefault(suite, []).append(self.states[timing.key])
+            if len(suites) > 1:
+                results += [f"{suite}: {counted(timed)}" for suite, timed in suites.items()]
             if comparison.untimed:
                 results.append(f"{len(comparison.untimed)} not timed: same machine code")
             if comparison.represented:
                 other = "the same change of machine code was timed at another size"
                 results.append(f"{len(comparison.represented)} not timed: {other}")
         else:
-            for row in self._rows(family.timings)[:MOST_LINES]:
+            for row in rows[:MOST_LINES]:
                 is_change = row.state in (State.SLOWER, State.FASTER)
                 result = row.change if is_change else row.state.label
                 results.append(f"{row.label} {row.base} → {row.head}, {result}")
@@ -140,15 +142,6 @@ class View:
         doubtful = State.NOISE in states or inconclusive or uneven or family.control.failed
         symbol = FAILS if State.SLOWER in states else UNKNOWN if doubtful else FINE
         return Check(symbol, f"{CLOCKS[name]} time", results)
-
-    def _by_suite(self) -> list[str]:
-        """A line for each of asv's modules with GPU timings, if there are several."""
-        suites: dict[str, list[State]] = {}
-        for key, state in self.states.items():
-            if key.metric.startswith(FAMILIES["gpu"]):
-                suites.setdefault(key.metric.partition(".")[0], []).append(state)
-        lines = [f"{suite}: {counted(states)}" for suite, states in suites.items()]
-        return lines if len(lines) > 1 else []
 
 
 def _scope(comparison: Comparison) -> str:

@@ -40,11 +40,8 @@ class Baseline(NamedTuple):
 def baseline(repository: Path, head: str) -> Baseline:
     """What ``head`` is compared with, by the tags and the file that it has.
 
-    Raises
-    ------
-    BaselineError
-        If ``head`` has neither a release nor the file, if the file cannot be read, or if the commit
-        in it is no ancestor of ``head``.
+    Raises BaselineError if ``head`` has neither a release nor the file, if the file cannot be read,
+    or if the commit in it is no ancestor of ``head``.
     """
     release, named = _last_release(repository, head), _named(repository, head)
     if named is not None and not is_ancestor(repository, named.commit, head):
@@ -56,18 +53,14 @@ def baseline(repository: Path, head: str) -> Baseline:
     return named
 
 
-def commits_since(repository: Path, base: str, head: str) -> list[str]:
-    """Full SHAs of the commits that changed the package after ``base``, oldest first.
+def commits_since(repository: Path, base: str | None, head: str) -> list[str]:
+    """Full SHAs of the commits that changed the package after ``base``, or ever, oldest first.
 
     Those of the first-parent line of ``head``: a merged branch is one commit. A commit of Markdown
-    alone changes nothing.
-
-    Raises
-    ------
-    GitError
-        If the repository lacks one of the commits.
+    alone changes nothing. Raises GitError if the repository lacks one of the commits.
     """
-    line = ("rev-list", "--first-parent", "--reverse", "--end-of-options", f"{base}..{head}")
+    commits = head if base is None else f"{base}..{head}"
+    line = ("rev-list", "--first-parent", "--reverse", "--end-of-options", commits)
     return git_text(repository, *line, "--", PACKAGE, f":!{PACKAGE}/*.md").split()
 
 

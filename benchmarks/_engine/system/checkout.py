@@ -42,10 +42,7 @@ class Version:
 def from_commit(name: str, repository: Path, sources: Path, package: str = PACKAGE) -> Version:
     """The package as a commit has it, written below ``sources``.
 
-    Raises
-    ------
-    GitError
-        If the repository has no such commit, or the commit no such package.
+    Raises GitError if the repository has no such commit, or the commit no such package.
     """
     commit = commit_of(repository, name)
     files = committed_files(repository, name, package)
@@ -59,12 +56,7 @@ def from_commit(name: str, repository: Path, sources: Path, package: str = PACKA
 def from_working_tree(repository: Path, sources: Path, package: str = PACKAGE) -> Version:
     """The package as it lies in the working tree, copied below ``sources``.
 
-    Its ``sha`` is HEAD's where the package is HEAD's.
-
-    Raises
-    ------
-    GitError
-        If there is no package.
+    Its ``sha`` is HEAD's where the package is HEAD's. Raises GitError if there is no package.
     """
     files, sha = files_on_disk(repository / package), ""
     if (repository / ".git").exists():
@@ -91,15 +83,8 @@ def from_directory(
 
 def differs(part: str, base: Version, head: Version, package: str = PACKAGE) -> bool:
     """Whether a folder or file of the package is not the same in both; one may lack it."""
-    of_base, of_head = (
-        {
-            path: blob
-            for path, blob in files_on_disk(version.root / package).items()
-            if f"{path}/".startswith(f"{part}/")
-        }
-        for version in (base, head)
-    )
-    return of_base != of_head
+    of_base, of_head = (files_on_disk(version.root / package).items() for version in (base, head))
+    return any(f"{path}/".startswith(f"{part}/") for path, _ in of_base ^ of_head)
 
 
 def _written(

@@ -39,13 +39,10 @@ def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:
 
 
 def locked_by(descriptor: int) -> str | None:
-    """Lock an open file for this process and write its name there; who holds it if not free.
+    """Lock an open file for this process, and write its name there; None if that was possible.
 
-    The lock ends with the descriptor, so also with the process, however that ends.
-
-    Returns
-    -------
-    None if the lock was taken, otherwise "pid 12 (python -m benchmarks ...)".
+    Otherwise who holds it: "pid 12 (python -m benchmarks ...)". The lock ends with the descriptor,
+    so also with the process, however that ends.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

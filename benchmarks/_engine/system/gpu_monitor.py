@@ -62,11 +62,8 @@ class WatchError(CouldNotRunError):
 def gpu_uuid() -> str:
     """UUID ("GPU-...") of CUDA's first GPU here, without starting CUDA.
 
-    Raises
-    ------
-    WatchError
-        If CUDA_VISIBLE_DEVICES leaves no GPU, names a MIG instance, or numbers GPUs of different
-        models in an order that only CUDA knows; or NVML fails.
+    Raises WatchError if CUDA_VISIBLE_DEVICES leaves no GPU, names a MIG instance, or numbers GPUs
+    of different models in an order that only CUDA knows; or NVML fails.
     """
     with _nvml() as nvml:
         devices = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
@@ -85,14 +82,9 @@ def gpu_uuid() -> str:
 def gpu_lock(uuid: str, wait_seconds: float) -> Iterator[None]:
     """Hold the lock of a GPU that all of this machine's measuring processes take.
 
-    It is released when the block ends or the process does, however that happens.
-
-    Raises
-    ------
-    GpuBusyError
-        If another holds it for longer than ``wait_seconds``; the message names pid and command.
-    WatchError
-        If something other than a lock file lies in its place.
+    It is released when the block ends or the process does, however that happens. Raises
+    GpuBusyError, with pid and command, if another holds it for longer than ``wait_seconds``, and
+    WatchError if something other than a lock file lies in its place.
     """
     path = LOCK_DIRECTORY / f"rope-triton-gpu-{uuid}.lock"
     descriptor = _open_lock(path)
@@ -177,12 +169,8 @@ class Watch:
         ``sm_mhz`` and ``memory_mhz`` are [min, median, max] under load, None without any. Under
         load: not idle, and with a process on it, if processes can be seen. ``events`` counts
         samples under load by what held the clocks. ``processes`` is the most that were on the GPU
-        at once; 0 means that they cannot be seen from here.
-
-        Raises
-        ------
-        WatchError
-            If NVML stopped answering while it was watching.
+        at once; 0 means that they cannot be seen from here. Raises WatchError if NVML stopped
+        answering while it was watching.
         """
         if self._error is not None:
             raise WatchError(f"NVML stopped answering: {self._error}") from self._error
@@ -199,14 +187,9 @@ class Watch:
 
 
 def why_invalid(summary: dict, earlier: Sequence[dict] = ()) -> str:
-    """Why a round is invalid, in words; empty if it is valid.
+    """Why a round is invalid by what :meth:`Watch.summary` gave of it; empty if it is valid.
 
-    Parameters
-    ----------
-    summary : dict
-        What :meth:`Watch.summary` gave of the round.
-    earlier : sequence of dict
-        Summaries of the valid rounds before it; with none, clocks are not judged.
+    ``earlier``: summaries of the valid rounds before it; with none, clocks are not judged.
     """
     if not summary["under_load"]:
         return f"the GPU was never seen under load ({summary['samples']} samples)"

@@ -23,26 +23,13 @@ class JournalError(CouldNotRunError):
 class Journal:
     """A journal that is open for more entries; a ``with`` block closes it.
 
-    Parameters
-    ----------
-    path : Path
-        Made if missing. The lock lies beside it, in ``<name>.lock``.
-    header : dict
-        All that must agree for entries to belong together; plain JSON.
-    may_differ : collection of str
-        Keys of the header that need not agree.
-    wait : bool
-        Whether to wait while another process has it open.
+    path: made if missing; the lock lies beside it, in ``<name>.lock``. header: all that must agree
+    for entries to belong together, plain JSON, and as an attribute what is stored. may_differ: keys
+    of it that need not agree. wait: whether to wait while another process has it open. entries: in
+    the order in which they were written.
 
-    Attributes
-    ----------
-    header, entries
-        The stored header, and the entries in the order in which they were written.
-
-    Raises
-    ------
-    JournalError
-        If the file is in use, damaged, no journal, or has another header. It is unchanged then.
+    Raises JournalError if the file is in use, damaged, no journal, or has another header. It is
+    unchanged then.
     """
 
     def __init__(
@@ -97,10 +84,7 @@ class Journal:
 def read(path: Path) -> list[dict]:
     """The header and the entries of a journal, or of what is published of one.
 
-    Raises
-    ------
-    JournalError
-        If it is damaged, also at its end.
+    Raises JournalError if it is damaged, also at its end.
     """
     return _contents(path, path.read_bytes())
 

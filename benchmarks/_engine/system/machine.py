@@ -3,7 +3,6 @@
 import contextlib
 import importlib.metadata
 import importlib.util
-import json
 import platform
 import re
 import shutil
@@ -22,12 +21,8 @@ def machine_record() -> dict[str, str]:
     """asv's fields of this machine, with the GPU, driver, CUDA, torch and triton added.
 
     asv keeps fields it does not know, files results under ``machine`` and draws a line a set of
-    fields, so that two GPUs, or two drivers, never share a line.
-
-    Raises
-    ------
-    MachineError
-        If there is a GPU and no nvidia-smi, which names the driver.
+    fields, so that two GPUs, or two drivers, never share a line. Raises MachineError if there is a
+    GPU and no nvidia-smi, which names the driver.
     """
     import torch
     import triton
@@ -52,34 +47,24 @@ def machine_record() -> dict[str, str]:
     return record
 
 
-_PROBE = """
-import json
-from benchmarks._engine.system import machine
-print(json.dumps([machine.machine_record(), machine.gpu_arch()]))
-"""
-
-
 def probe() -> tuple[dict[str, str], str]:
     """:func:`machine_record` and :func:`gpu_arch`, from a process that ends.
 
-    The caller then holds no memory of the GPU, and can tell whether others do.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If a package that these need is not installed.
-    MachineError
-        If the process fails; it has printed why.
+    The caller then holds no memory of the GPU, and can tell whether others do. Raises
+    ModuleNotFoundError if a package that these need is not installed, and MachineError, with what
+    was printed, if the process fails.
     """
     for name in ("torch", "triton", "asv"):
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    with process.start(_PROBE, stdout=subprocess.PIPE, encoding="utf-8") as probe:
-        output, _ = probe.communicate()
-    if probe.returncode:
-        raise MachineError(f"this machine cannot be described, see above: {output}")
-    record, arch = json.loads(output.splitlines()[-1])
-    return record, arch
+    try:
+        return process.call(_described)
+    except RuntimeError as error:
+        raise MachineError(f"this machine cannot be described: {error}") from None
+
+
+def _described() -> tuple[dict[str, str], str]:
+    return machine_record(), gpu_arch()
 
 
 def gpu_arch() -> str:

@@ -174,10 +174,8 @@ def call(
 ):
     """Call a picklable function in a process with nothing of this one's memory; its result.
 
-    Raises
-    ------
-    RuntimeError
-        If the process fails, with what it printed, or is not done after ``seconds``.
+    Raises RuntimeError if the process fails, with what it printed, or is not done after
+    ``seconds``.
     """
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch, "call.pickle")

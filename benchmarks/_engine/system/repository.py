@@ -39,10 +39,7 @@ class GitError(CouldNotRunError):
 def git(repository: Path, *arguments: str, stdin: bytes = b"", **variables: str) -> bytes:
     """What git prints for ``stdin`` on its input; ``variables`` go over the environment.
 
-    Raises
-    ------
-    GitError
-        If git fails or is not installed.
+    Raises GitError if git fails or is not installed.
     """
     command, environment = ["git", "-C", str(repository), *arguments], os.environ | variables
     try:
@@ -65,10 +62,7 @@ def git_text(repository: Path, *arguments: str, stdin: str = "", **variables: st
 def commit_of(repository: Path, name: str) -> str:
     """The full SHA of a commit, by any name of it.
 
-    Raises
-    ------
-    GitError
-        If there is no such commit.
+    Raises GitError if there is no such commit.
     """
     # A name on git's input is no option, and one that is missing no failure of git.
     says = ("cat-file", "--batch-check=%(objectname) %(objecttype)")
@@ -83,10 +77,7 @@ def commit_of(repository: Path, name: str) -> str:
 def committed_files(repository: Path, commit: str, folder: str = PACKAGE) -> Files:
     """The files of a folder in a commit; see :func:`_counts` for those that are left out.
 
-    Raises
-    ------
-    GitError
-        If there is no such commit or folder, or anything but ordinary files in it.
+    Raises GitError if there is no such commit or folder, or anything but ordinary files in it.
     """
     tree = commit_of(repository, commit)
     try:
@@ -109,12 +100,8 @@ def committed_files(repository: Path, commit: str, folder: str = PACKAGE) -> Fil
 def files_on_disk(folder: Path) -> Files:
     """The files of a folder on the disk, as :func:`committed_files` has them of a commit.
 
-    Caches of Python are left out.
-
-    Raises
-    ------
-    GitError
-        If there is no such folder, or anything but ordinary files in it.
+    Caches of Python are left out. Raises GitError if there is no such folder, or anything but
+    ordinary files in it.
     """
     if not folder.is_dir():
         raise GitError(f"no {folder.name} in {folder.parent}")
@@ -144,10 +131,7 @@ def digest(files: Files) -> str:
 def write_files(repository: Path, files: Files, folder: Path) -> None:
     """Write files of a commit below a folder, byte by byte as git has them.
 
-    Raises
-    ------
-    GitError
-        If the repository lacks one of them.
+    Raises GitError if the repository lacks one of them.
     """
     for path, content in zip(files, _contents(repository, files.values()), strict=True):
         if content is None:
@@ -197,10 +181,8 @@ def page(repository: Path) -> str:
 def requirements(repository: Path, commit: str) -> Requirements:
     """What the package of a commit requires.
 
-    Raises
-    ------
-    ValueError
-        If the commit's pyproject.toml cannot be read, or it or constraints.txt is too long.
+    Raises ValueError if the commit's pyproject.toml cannot be read, or it or constraints.txt is too
+    long.
     """
     return requirements_of(lambda name: content(repository, commit, name))
 
@@ -208,10 +190,7 @@ def requirements(repository: Path, commit: str) -> Requirements:
 def requirements_of(read: Callable[[str], bytes | None]) -> Requirements:
     """The requirements by the files that ``read`` returns: a content, or None for no such file.
 
-    Raises
-    ------
-    ValueError
-        If pyproject.toml cannot be read.
+    Raises ValueError if pyproject.toml cannot be read.
     """
     pins = dict(_pins(_text(read("constraints.txt"))))
     asked = {}

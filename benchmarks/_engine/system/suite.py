@@ -10,10 +10,7 @@ from .process import SUITE
 def digest(patterns: Iterable[str], more: Iterable[Path] = ()) -> str:
     """SHA-256, in hexadecimal, of the files of this suite that match, of more, and of their names.
 
-    Raises
-    ------
-    ValueError
-        If a pattern matches no file: the digest would not say what it is to say.
+    Raises ValueError if a pattern matches no file: the digest would not say what it is to say.
     """
     content = hashlib.sha256()
     files = list(more)

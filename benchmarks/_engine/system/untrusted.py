@@ -27,11 +27,10 @@ _COLLECTIONS = (tuple, list, frozenset)
 
 
 class Number(NamedTuple):
-    """Bounds of an ``int`` or a ``float``, both included. NaN only if allowed."""
+    """Bounds of an ``int`` or a ``float``, both included; NaN is within none."""
 
     least: float = -1e300
     most: float = 1e300
-    nan: bool = False
 
 
 class Text(NamedTuple):
@@ -54,15 +53,8 @@ _COUNT = Number(0, 2**53 - 1)
 def load_json(content: bytes, nan: bool = False) -> Any:
     """What UTF-8 JSON says. The caller bounds the size of ``content``.
 
-    Parameters
-    ----------
-    nan : bool
-        Whether NaN and infinities are read, which standard JSON does not have.
-
-    Raises
-    ------
-    ValueError
-        If it is no UTF-8, no JSON, nested too deep or has a key twice in one object.
+    ``nan``: whether NaN and infinities are read, which standard JSON does not have. Raises
+    ValueError if it is no UTF-8, no JSON, nested too deep or has a key twice in one object.
     """
     constant = None if nan else _refused
     try:
@@ -100,20 +92,10 @@ def validated(kind: Any, value: object, path: str, limit: Any = None) -> Any:
     """``value`` as an instance of the annotated type ``kind``.
 
     Every key of a dataclass, a named tuple or a ``TypedDict`` must be there, and no other may.
+    ``path`` is what messages call the value; ``limit`` narrows ``kind``, as ``Annotated`` does.
 
-    Parameters
-    ----------
-    path : str
-        What the value is called in messages.
-    limit : Number, Text or Size
-        Narrows ``kind``, as ``Annotated`` does.
-
-    Raises
-    ------
-    ValueError
-        If the value is of another type or out of bounds; the message says where.
-    TypeError
-        If ``kind`` is not among the types that are listed above.
+    Raises ValueError if the value is of another type or out of bounds, saying where, and TypeError
+    if ``kind`` is not among the types that are listed above.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
@@ -163,8 +145,7 @@ def _text(value: object, path: str, limit: Text) -> str:
 
 def _number(kind: type, value: object, path: str, limit: Number) -> float:
     is_number = type(value) is int or (type(value) is float and kind is float)
-    is_nan = limit.nan and value != value
-    if not (is_number and (is_nan or limit.least <= value <= limit.most)):  # type: ignore[operator]
+    if not (is_number and limit.least <= value <= limit.most):  # type: ignore[operator]
         what = "whole" if kind is int else "finite"
         raise _wrong(path, f"a {what} number from {limit.least:g} to {limit.most:g}", value)
     return kind(value)

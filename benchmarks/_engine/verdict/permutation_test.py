@@ -16,8 +16,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .rules import MAX_ROUNDS
-
 # All patterns of up to this many rounds; of more rounds, as many random ones.
 EXHAUSTIVE_ROUNDS = 14
 _CHUNK = 1 << 20
@@ -29,15 +27,8 @@ def patterns(rounds: int) -> np.ndarray:
     """Which rounds are flipped, [patterns, rounds] of 0 and 1; the identity is left out.
 
     All 2^n - 1 of them for n <= 14, else 2^14 - 1 different ones drawn at random: with the identity
-    the draw is as exchangeable as the whole.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than 1 or more than 62 rounds.
+    the draw is as exchangeable as the whole. Of more than ``rules.MAX_ROUNDS`` it would overflow.
     """
-    if not 1 <= rounds <= MAX_ROUNDS:
-        raise ValueError(f"1 to {MAX_ROUNDS} rounds can be tested, got {rounds}")
     drawn = 2 ** min(rounds, EXHAUSTIVE_ROUNDS) - 1
     if rounds <= EXHAUSTIVE_ROUNDS:
         codes = np.arange(1, drawn + 1)

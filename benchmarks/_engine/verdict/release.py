@@ -78,12 +78,9 @@ def cumulative(comparison: Comparison) -> Comparison:
 def _limited(timing: Timing, family: str) -> Timing:
     rules = RULES[family]
     floor = max(timing.floor, rules.margin)
-    answer, change = answered(
-        timing.effect, timing.upper, floor, timing.p_slower, timing.p_faster, rules
-    )
     # The noise above the floor is the same.
     mde = timing.mde + floor - timing.floor
-    return dataclasses.replace(timing, answer=answer, change=change, floor=floor, mde=mde)
+    return answered(dataclasses.replace(timing, floor=floor, mde=mde), rules)
 
 
 def targets(comparison: Comparison) -> tuple[Key, ...]:
@@ -124,12 +121,7 @@ _SAME, _LOST = Level(0.0, 0.0, 0.0), Level(1.0, 1.0, 1.0)
 class Search:
     """Which commits made HEAD slower, by what was compared so far.
 
-    Parameters
-    ----------
-    results : SinceRelease
-        Its steps are of some of these commits.
-    commits : sequence of str
-        Those that changed the package since the release, oldest first; the last has HEAD's.
+    ``commits`` changed the package since the release, oldest first; the last has HEAD's.
     """
 
     def __init__(self, results: SinceRelease, commits: Sequence[str]):
@@ -239,10 +231,7 @@ def to_json(results: SinceRelease) -> dict:
     The comparisons are as ``schema`` has them, null where there is none.
     """
     steps = [
-        {
-            "commit": step.commit,
-            "comparison": None if step.comparison is None else schema.to_json(step.comparison),
-        }
+        {"commit": step.commit, "comparison": step.comparison and schema.to_json(step.comparison)}
         for step in results.steps
     ]
     return {"comparison": schema.to_json(results.comparison), "steps": steps}
@@ -251,10 +240,7 @@ def to_json(results: SinceRelease) -> dict:
 def from_json(document: Any) -> SinceRelease:
     """What plain JSON says, wherever that comes from.
 
-    Raises
-    ------
-    ValueError
-        If it is anything else, or has more than ``MOST_STEPS`` steps.
+    Raises ValueError if it is anything else, or has more than ``MOST_STEPS`` steps.
     """
     fields = _object(document, "since release", {"comparison", "steps"})
     if not isinstance(fields["steps"], list) or len(fields["steps"]) > MOST_STEPS:

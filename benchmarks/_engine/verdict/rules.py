@@ -6,7 +6,7 @@ here again, also where nothing is installed.
 
 import enum
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple
 
 from ..system.untrusted import Number, Size, Text
@@ -74,11 +74,6 @@ class Rules:
     min_effect: float = 0.005
     margin: float = 0.01
     confidence: float = 0.95
-
-    def __post_init__(self):
-        for name, value in vars(self).items():
-            if not 0 < value < 1:
-                raise ValueError(f"{name} must lie between 0 and 1, it is {value}")
 
 
 RULES = {
@@ -190,19 +185,17 @@ class Exact:
     change: ExactChange
 
 
-def answered(
-    effect: float, upper: float, floor: float, p_slower: float, p_faster: float, rules: Rules
-) -> tuple[Answer, Change]:
-    """The answer that follows from a timing's numbers; they are described in :class:`Timing`.
+def answered(timing: Timing, rules: Rules) -> Timing:
+    """The timing with the answer that follows from its numbers.
 
     FAIL if the adjusted p is at most ``alpha`` and the effect at least the floor. Else PASS if the
     upper bound is at most the margin. Else CANNOT TELL.
     """
-    if p_slower <= rules.alpha and effect >= floor:
-        return Answer.FAIL, "slower"
-    answer = Answer.PASS if upper <= rules.margin else Answer.CANNOT_TELL
-    faster = p_faster <= rules.alpha and effect <= -floor
-    return answer, "faster" if faster else "none"
+    if timing.p_slower <= rules.alpha and timing.effect >= timing.floor:
+        return replace(timing, answer=Answer.FAIL, change="slower")
+    answer = Answer.PASS if timing.upper <= rules.margin else Answer.CANNOT_TELL
+    faster = timing.p_faster <= rules.alpha and timing.effect <= -timing.floor
+    return replace(timing, answer=answer, change="faster" if faster else "none")
 
 
 def judge_exact(
@@ -210,18 +203,12 @@ def judge_exact(
 ) -> Exact:
     """Judge an exact metric, or what only one side has.
 
-    Parameters
-    ----------
-    clock_decides : bool
-        Whether calls are timed on the very architecture that was compiled for. What got worse in
-        their machine code then passes and is only shown: spills and narrow accesses matter through
-        the time that they cost. What is missing fails all the same.
+    clock_decides: whether calls are timed on the very architecture that was compiled for. What got
+    worse in their machine code then passes and is only shown: spills and narrow accesses matter
+    through the time that they cost. What is missing fails all the same.
 
-    Raises
-    ------
-    ValueError
-        If no unit is known for the metric, a value is none of its unit, neither side has one, or
-        both have a value of a metric that is measured and not exact.
+    Raises ValueError if no unit is known for the metric, a value is none of its unit, neither side
+    has one, or both have a value of a metric that is measured and not exact.
     """
     unit = unit_of(key)
     for side, value in (("base", base), ("head", head)):
@@ -246,10 +233,7 @@ def judge_exact(
 def unit_of(key: Key) -> Unit:
     """The unit of a metric, at the dtype among its parameters.
 
-    Raises
-    ------
-    ValueError
-        If the metric is not in ``UNITS``.
+    Raises ValueError if the metric is not in ``UNITS``.
     """
     if key.metric not in UNITS:
         raise ValueError(f"no unit for the metric {key.metric!r}; the subject's UNITS lack it")
@@ -280,18 +264,8 @@ def overall(
 
     A timing whose machine code is the same on both sides cannot be slower. If it fails all the
     same, the measurement is not to be trusted: CANNOT TELL. If it is inconclusive, the machine code
-    is conclusive.
-
-    Parameters
-    ----------
-    identical : set of Key
-        What has the same machine code on both sides, timed or not.
-    wrong : sequence of notes.Note
-        What is wrong on the head: any fails.
-    same_sources : bool
-        Whether both sides have the same package, byte by byte: then nothing needs to be judged.
-    unmeasured : sequence of notes.Note
-        What differs between the sides and was not measured.
+    is conclusive. Of the same sources nothing needs to be judged. ``schema.Comparison`` says what
+    the arguments are.
     """
     families, exact = list(families), list(exact)
     timings = [timing for family in families for timing in family.timings]

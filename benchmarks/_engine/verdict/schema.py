@@ -46,9 +46,9 @@ class Side:
     sha: Annotated[str, Text("[0-9a-f]{0,64}")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two versions compared.
+    """Two versions compared; by default, without a measurement.
 
     machine: the asv record of machine and software. clocks: what ran at which clock under load,
     ``{"SM": "1980 MHz"}``. rounds: those judged, with the ``extension`` that was added because the
@@ -67,17 +67,17 @@ class Comparison:
     head: Side
     machine: Mapping[str, str]
     grid: str
-    rounds: Annotated[int, Number(0, 2 * MAX_ROUNDS)]
-    extension: Annotated[int, Number(0, MAX_ROUNDS)]
-    minutes: Annotated[float, Number(0, 60 * 24 * 7)]
-    families: Mapping[str, Family]
-    exact: Annotated[tuple[Exact, ...], Size(0, MAX_ITEMS)]
-    identical: Annotated[frozenset[Key], Size(0, MAX_TIMINGS)]
+    rounds: Annotated[int, Number(0, 2 * MAX_ROUNDS)] = 0
+    extension: Annotated[int, Number(0, MAX_ROUNDS)] = 0
+    minutes: Annotated[float, Number(0, 60 * 24 * 7)] = 0.0
+    families: Mapping[str, Family] = dataclasses.field(default_factory=dict)
+    exact: Annotated[tuple[Exact, ...], Size(0, MAX_ITEMS)] = ()
+    identical: Annotated[frozenset[Key], Size(0, MAX_TIMINGS)] = frozenset()
     same_sources: bool
     unmeasured: tuple[Note, ...]
-    wrong: tuple[Note, ...]
-    notes: tuple[Note, ...]
-    discarded: tuple[str, ...]
+    wrong: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = ()
+    discarded: tuple[str, ...] = ()
     reproduce: str
     represented: Annotated[frozenset[Key], Size(0, MAX_TIMINGS)] = frozenset()
     clocks: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -101,10 +101,7 @@ class Comparison:
 def to_json(comparison: Comparison) -> dict:
     """The comparison as plain JSON.
 
-    Raises
-    ------
-    ValueError
-        If the comparison holds something that ``from_json`` would refuse.
+    Raises ValueError if the comparison holds something that ``from_json`` would refuse.
     """
     document = {"schema": SCHEMA, "answer": comparison.answer.value, **plain(comparison)}
     from_json(document)
@@ -114,11 +111,8 @@ def to_json(comparison: Comparison) -> dict:
 def from_json(document: dict) -> Comparison:
     """The comparison that plain JSON describes, wherever that comes from.
 
-    Raises
-    ------
-    ValueError
-        If anything is missing, unknown, of a wrong type, not finite, too long, or contradicts
-        the rest, as an answer does that does not follow from it; the message says where.
+    Raises ValueError if anything is missing, unknown, of a wrong type, not finite, too long, or
+    contradicts the rest, as an answer does that does not follow from it; the message says where.
     """
     if not isinstance(document, dict):
         raise ValueError(f"a comparison is an object, got {type(document).__name__}")
@@ -190,11 +184,10 @@ def _contradictions(timing: Timing, rules: Rules, rounds: int) -> Iterator[str]:
         yield "the interval does not hold its effect and its bound"
     if not _rises(rules.min_effect, timing.floor, timing.mde):
         yield "the floor is below the least effect, or above the minimum detectable effect"
-    numbers = timing.effect, timing.upper, timing.floor, timing.p_slower, timing.p_faster
-    answer, change = answered(*numbers, rules)
-    if (timing.answer, timing.change) != (answer, change):
+    right = answered(timing, rules)
+    if timing != right:
         stated = f"{timing.answer.value!r} and {timing.change!r}"
-        yield f"the answer is {stated}, its numbers say {answer.value!r} and {change!r}"
+        yield f"the answer is {stated}, its numbers say {right.answer.value!r} and {right.change!r}"
 
 
 def _rises(*numbers: float) -> bool:

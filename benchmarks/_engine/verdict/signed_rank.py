@@ -12,12 +12,7 @@ import numpy as np
 
 
 def walsh_averages(values: np.ndarray) -> np.ndarray:
-    """The averages of every two rounds and of each with itself, in ascending order.
-
-    Returns
-    -------
-    array of [rounds * (rounds + 1) / 2, timings]
-    """
+    """Averages of all pairs of rounds and of each with itself, ascending: [averages, timings]."""
     first, second = np.triu_indices(len(values))
     averages = (values[first] + values[second]) / 2
     averages.sort(axis=0)
@@ -35,12 +30,7 @@ def bounds(averages: np.ndarray, rounds: int, tail: float) -> tuple[np.ndarray, 
 
     Each misses the centre with a chance of at most ``tail`` if the values are independent and
     symmetric about it. Nothing else is assumed of their distribution, and it need not be the same
-    in every round.
-
-    Raises
-    ------
-    ValueError
-        If there are too few rounds for so small a tail.
+    in every round. Raises ValueError if there are too few rounds for so small a tail.
     """
     beyond = int((_cumulative(rounds) <= tail).sum())
     if not beyond:

@@ -1,14 +1,12 @@
 """``python -m benchmarks compare`` where it cannot run: status 3, which is never an answer."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from benchmarks._engine.compare import measure
 from benchmarks._engine.system import gpu_monitor
-from tests.lab import COULD_NOT_RUN, PASS, ROOT, UUID, status_of
+from tests.lab import COULD_NOT_RUN, PASS, UUID, status_of
 
 BAD = ["", "base head other", "base head --nonsense", "base --grid huge"]
 BAD += [f"base --rounds={text}" for text in ("7", "8", "11", "64", "-12", "ten", "12.0", "")]
@@ -25,12 +23,6 @@ def test_bad_arguments(lab, capsys, words):
     error = capsys.readouterr().err
     assert "error: " in error and "Traceback" not in error
     assert lab.gpu.begun == 0
-
-
-@pytest.mark.parametrize("words", [["no-such-branch"], ["HEAD", "--nonsense"]], ids=" ".join)
-def test_status_of_a_real_process(words):
-    line = [sys.executable, "-m", "benchmarks", "compare", *words]
-    assert subprocess.run(line, cwd=ROOT, capture_output=True).returncode == COULD_NOT_RUN
 
 
 @pytest.mark.parametrize(

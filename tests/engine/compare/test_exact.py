@@ -60,8 +60,6 @@ def test_values_are_named_as_asv_names_them(values):
 def test_what_asv_tracks_of_the_package_is_compared(suite):
     subject = load(DEFAULT)
     name = f"codegen.{suite.__name__}"
-    tracks = {f"{name}.{track}" for track in dir(suite) if track.startswith("track_")}
-    assert tracks == {metric for metric in subject.UNITS if metric.startswith(f"{name}.")}
     ours = [
         one.params
         for target in subject.TARGETS

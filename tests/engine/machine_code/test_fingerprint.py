@@ -11,6 +11,7 @@ from benchmarks._engine.machine_code import fingerprint, stub_driver, uncompiled
 from benchmarks._engine.machine_code.fingerprint import Compiled
 from benchmarks._engine.subject import BACKWARD, DEFAULT, FORWARD, load
 from benchmarks._engine.system import process
+from benchmarks._engine.system.errors import CouldNotRunError
 from tests import toy
 
 rope = load(DEFAULT)
@@ -206,7 +207,7 @@ def test_package_that_cannot_be_imported(tmp_path, source, error, message):
 @pytest.mark.parametrize("name", fingerprint._REFUSED_VARIABLES)
 def test_environment_that_changes_the_compiler(name, tmp_path, monkeypatch):
     monkeypatch.setenv(name, "1")
-    with pytest.raises(RuntimeError, match=f"unset {name}"):
+    with pytest.raises(CouldNotRunError, match=f"unset {name}"):
         fingerprint.compile_all(toy, [call(COPY)], root=write_package(tmp_path, SOURCE))
 
 

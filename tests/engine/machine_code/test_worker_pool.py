@@ -1,6 +1,6 @@
 """The processes that compile: one that hangs, dies or fails costs its own job."""
 
-import json
+import itertools
 import os
 import pickle
 import time
@@ -52,23 +52,6 @@ def _is_pipe(fd):
     return os.path.lexists(link) and os.readlink(link).startswith("pipe:") and os.readlink(link)
 
 
-def test_each_group_has_a_process_and_each_failure_is_its_own(monkeypatch):
-    monkeypatch.setattr(worker_pool, "_JOB_SECONDS", 0.5)
-    names = ("good", "hang", "die", "raise", "lack", "odd", "on", "last")
-    jobs = [(name,) for name in names]
-    start = time.monotonic()
-    texts = dict(worker_pool._answers(work, [jobs[:4], [], jobs[4:]]))
-    assert time.monotonic() - start < 30
-    answers = {name: json.loads(f"[{texts[name,]}]") for name in names}
-    assert len({answers["good"][1], answers["on"][1], os.getpid()}) == 3
-    assert answers["on"] == answers["last"]  # one process, which outlives an exception
-    assert answers["hang"] == ["failed", "('hang',) was not done after 0.5 s"]
-    assert answers["die"] == ["failed", "('die',) ended its process with exit status 7"]
-    assert answers["raise"][0] == answers["odd"][0] == "failed"
-    assert "in work" in answers["raise"][1] and "the message" in answers["raise"][1]
-    assert answers["lack"] == ["lacks", "no such feature"]
-
-
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """A package that can be imported, in a pool that needs no Triton."""
@@ -83,30 +66,44 @@ def package(tmp_path, monkeypatch):
 SERVE = """
 from benchmarks._engine.machine_code import worker_pool
 worker_pool._import_problem = lambda package, prepare: None
+worker_pool._JOB_SECONDS = 0.5
 worker_pool.serve(sys.argv[2])
 """
 
 
-def mapped(package, *names):
-    ledger, kinds = worker_pool.Ledger("codegen"), dict.fromkeys(names, int)
-    groups = [[(name,) for name in names]]
-    return worker_pool.map(work, groups, package, ledger, kinds, prepare=dict)
+def mapped(package, *groups):
+    ledger = worker_pool.Ledger("codegen")
+    kinds = dict.fromkeys(itertools.chain(*groups), int)
+    jobs = [[(name,) for name in group] for group in groups]
+    return worker_pool.map(work, jobs, package, ledger, kinds, prepare=dict)
 
 
-def test_an_answer_of_another_kind_is_that_jobs_failure(package):
-    answers = mapped(package, "good", "text", "odd", "lack")
-    assert type(answers["good",]) is int
-    assert str(answers["text",]).startswith("the answer of ('text',) must be a whole number")
-    assert "object is not JSON serializable" in str(answers["odd",])
-    assert (
-        type(answers["lack",]) is NotImplementedError and str(answers["lack",]) == "no such feature"
-    )
+def test_each_group_has_a_process_and_each_failure_is_its_own(package):
+    groups = ("good", "hang", "die", "raise"), (), ("lack", "odd", "text", "on", "last")
+    start = time.monotonic()
+    answers = {name: answer for (name,), answer in mapped(package, *groups).items()}
+    assert time.monotonic() - start < 30
+    good, on, last = (answers.pop(name) for name in ("good", "on", "last"))
+    assert len({good, on, os.getpid()}) == 3
+    assert on == last  # one process, which outlives an exception
+    lack = answers.pop("lack")
+    assert type(lack) is NotImplementedError and str(lack) == "no such feature"
+    messages = {
+        "hang": "('hang',) was not done after 0.5 s",
+        "die": "('die',) ended its process with exit status 7",
+        "raise": "the message",
+        "odd": "object is not JSON serializable",
+        "text": "the answer of ('text',) must be a whole number",
+    }
+    for name, message in messages.items():
+        assert type(answers[name]) is RuntimeError and message in str(answers[name])
+    assert "in work" in str(answers["raise"])
 
 
 @pytest.mark.parametrize("what", ["garbage", "pickle", "endless"])
 def test_what_the_package_writes_among_the_answers_is_not_run(package, tmp_path, what):
     with pytest.raises(worker_pool.PoolError, match="the pool wrote what is no answer"):
-        mapped(package, what)
+        mapped(package, [what])
     assert not (tmp_path / "unpickled").exists()
 
 
@@ -125,4 +122,4 @@ def test_progress_is_reported_for_each_tenth(total, lines, monkeypatch):
 def test_a_server_that_ends_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_pool, "_SERVE", "sys.exit(3)")
     with pytest.raises(worker_pool.PoolError, match="ended with exit status 3"):
-        mapped(tmp_path / "a" / "b", "good")
+        mapped(tmp_path / "a" / "b", ["good"])

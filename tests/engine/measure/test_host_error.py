@@ -1,7 +1,6 @@
 """The error of the package's rotation, from inputs to figure; without a GPU."""
 
 import dataclasses
-import functools
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from benchmarks import _subjects
 from benchmarks._engine.measure import accuracy, inputs
 from benchmarks._subjects import metric_list
 from benchmarks._subjects.rope import angles
-from benchmarks._subjects.rope.cells import eager_cell, path_cell
+from benchmarks._subjects.rope.cells import path_cell
 from tests import oracle
 from tests.package import plain
 
@@ -83,18 +82,6 @@ def test_long_positions_are_long(monkeypatch):
     monkeypatch.setattr(rope_triton, "apply_rotary_pos_emb", apply)
     short, long = (error(ERROR, "forward", "float32", p, "False") for p in ("short", "long"))
     assert short < 20 < 100 < long
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_exact_result_is_that_of_the_oracle(interleaved):
-    name = f"angles-sbhd-fp32-2x12{'-il' * interleaved}"
-    cell = eager_cell(name, (16, 16), first=1000)
-    freqs = angles.by_channel(angles.exact(1000, 16, 12).float(), interleaved)
-    memory, call = torch.rand(cell.shape), cell.call("cpu")
-    x, options = call.operand(memory), (freqs, "sbhd", interleaved)
-    close = functools.partial(torch.testing.assert_close, rtol=1e-14, atol=1e-14)
-    close(*call.exact(memory, "forward"), oracle.rotate(x, *options))
-    close(*call.exact(memory, "backward"), oracle.gradient(x, *options, x))
 
 
 def test_long_positions_have_the_angles_of_the_package():

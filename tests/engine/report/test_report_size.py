@@ -45,10 +45,7 @@ def scattered(keys, **numbers):
         size = (i * 7919 % 2003) / 1000
         given = {"low": size, "effect": size, "upper": size, "high": size, "p_slower": 1.0}
         given |= {"p_faster": 1.0, "floor": 0.005, "mde": 0.01, **numbers}
-        judged = (given[name] for name in ("effect", "upper", "floor", "p_slower", "p_faster"))
-        answer, change = answered(*judged, RULES["gpu"])
-        made = {"key": key, "answer": answer, "change": change, **given}
-        timings.append(dataclasses.replace(usual, **made))
+        timings.append(answered(dataclasses.replace(usual, key=key, **given), RULES["gpu"]))
     mean = MeanChange(len(timings), 0.1, 0.05, 0.2)
     control, spread = Control(len(timings), 0, 0.001, 0.001), Spread(0.001, 0.001, 0.5)
     return Family(tuple(timings), control, mean, spread)

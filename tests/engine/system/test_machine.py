@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as entry
-from benchmarks._engine.system import machine
+from benchmarks._engine.system import machine, process
 from benchmarks._engine.system.arguments import COULD_NOT_RUN
 from benchmarks._site import run
 
@@ -74,14 +74,10 @@ def test_a_gpu_without_nvidia_smi_cannot_be_described(fake_gpu, monkeypatch, cap
     assert line.startswith("could not run: nvidia-smi")
 
 
-def test_compare_says_why_a_machine_cannot_be_described(lab, monkeypatch, capsys):
-    def fail():
-        raise machine.MachineError("see above")
-
-    lab.versions({}, {})
-    monkeypatch.setattr(machine, "probe", fail)
-    assert lab.compare() == COULD_NOT_RUN
-    assert capsys.readouterr().err == "could not run: see above\n"
+def test_a_process_that_fails_describes_no_machine(monkeypatch):
+    monkeypatch.setattr(process, "_CALL", "sys.exit(3)")
+    with pytest.raises(machine.MachineError, match="cannot be described: .* ended with 3"):
+        machine.probe()
 
 
 def test_asv_finds_the_saved_record(monkeypatch, tmp_path):

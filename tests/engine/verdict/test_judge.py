@@ -151,9 +151,6 @@ def test_patterns():
     assert len({tuple(row) for row in drawn}) == len(drawn) == 2**14 - 1
     assert drawn.any(axis=1).all() and drawn.mean() == pytest.approx(0.5, abs=0.01)
     assert (drawn == permutation_test.patterns(24)).all()
-    for rounds in (0, 63):
-        with pytest.raises(ValueError, match=f"1 to 62 rounds can be tested, got {rounds}"):
-            permutation_test.patterns(rounds)
 
 
 def test_each_answer_is_reached():
@@ -269,9 +266,7 @@ def spoilt(value):
 @pytest.mark.parametrize(
     ("base", "head", "message"),
     [
-        (GOOD, GOOD[:, :1], r"\[rounds, 2 timings\], got \[12, 2\] and \[12, 1\]"),
-        (GOOD[0], GOOD[0], r"got \[2\] and \[2\]"),
-        (GOOD[:11], GOOD[:11], "an even number of rounds, 8 or more, is needed, got 11"),
+        (GOOD[:11], GOOD[:11], "an even number of rounds is needed, got 11"),
         (GOOD[:8], GOOD[:8], "8 rounds can never be significant at alpha 0.0025"),
         (spoilt(np.nan), GOOD, r"base of Key\(.*'1', .* is nan in round 3"),
         (GOOD, spoilt(np.inf), r"head of Key\(.* is inf in round 3"),
@@ -281,16 +276,3 @@ def spoilt(value):
 def test_bad_samples(base, head, message):
     with pytest.raises(ValueError, match=message):
         judge(keys(2), base, head)
-
-
-@pytest.mark.parametrize("names", [[], keys(1) * 2])
-def test_bad_keys(names):
-    with pytest.raises(ValueError, match="there must be keys, none twice"):
-        judge(names, GOOD[:, : len(names)], GOOD[:, : len(names)])
-
-
-def test_bad_rules():
-    with pytest.raises(ValueError, match="margin must lie between 0 and 1, it is 1.0"):
-        Rules(margin=1.0)
-    with pytest.raises(ValueError, match="12 rounds give no bound with an error of"):
-        judged(GOOD, GOOD, confidence=0.9999)

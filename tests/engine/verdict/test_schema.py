@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks._engine.system.untrusted import plain
 from benchmarks._engine.verdict.schema import from_json, to_json
-from tests.comparisons import CASES, failing, passing, without_gpu
+from tests.comparisons import CASES, failing, without_gpu
 
 
 @pytest.mark.parametrize(("make", "answer"), CASES.values(), ids=CASES)
@@ -60,6 +60,12 @@ def of_another_family(document):
     families["host"], families["gpu"] = families["gpu"], families["host"]
 
 
+def without_a_timing(document):
+    """The median and the worst, which reports say of a family, need one."""
+    document["families"]["gpu"]["timings"] = []
+    document["families"]["gpu"]["control"]["timings"] = 0
+
+
 TIMED = plain(failing().timings[0].key)
 HOST = {"metric": "host.Call.track_forward", "params": ["bshd"]}
 SETS = functools.partial(changed, "families", "gpu", "timings", 0)
@@ -82,7 +88,6 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
         (changed("minutes", -1), "comparison.minutes must be a finite number from 0"),
         (changed("discarded", ["x" * 2001]), r"discarded\[0\] must be a text of up to 2000"),
         (changed("base", "sha", "main"), "base.sha must be a text that matches"),
-        (changed("rules", "alpha", 0), "alpha must lie between 0 and 1"),
         (changed("rules", "min_effect", 0.9), "it was judged by other rules"),
         (changed("identical", [HOST]), "'host.Call.track_forward' has no machine code of its own"),
         (SETS("base", 0), r"timings\[0\].base must be a finite number from 1e-12 to 3600"),
@@ -111,6 +116,7 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
         ),
         (CONTROL("timings", 95), "the control of gpu counts 95 timings"),
         (CONTROL("failed", 193), "and 193 failures"),
+        (without_a_timing, "the control of gpu counts 0 timings"),
         (changed("families", "gpu", "mean", None), "gpu has no mean and spread of the 96 timings"),
         (changed("families", "gpu", "spread", None), "gpu has no mean and spread of the 96"),
         (changed("families", "gpu", "mean", "timings", 3), "gpu has no mean and spread of the 96"),
@@ -136,16 +142,6 @@ def test_bad_json(change, message):
 @pytest.mark.parametrize("document", [None, [], "x"])
 def test_json_that_is_no_object(document):
     with pytest.raises(ValueError, match="a comparison is an object"):
-        from_json(document)
-
-
-@pytest.mark.parametrize("name", ["gpu", "host", "start"])
-def test_a_family_is_never_empty(name):
-    """Its median, its worst: all that is said of a family needs a timing."""
-    document = json.loads(text_of(passing))
-    document["families"][name]["timings"] = []
-    document["families"][name]["control"]["timings"] = 0
-    with pytest.raises(ValueError, match=f"the control of {name} counts 0 timings"):
         from_json(document)
 
 

@@ -1,5 +1,7 @@
 """Which answer follows from which numbers: of a timing, an exact value, a job."""
 
+import dataclasses
+
 import pytest
 
 from benchmarks import _subjects, codegen, host, model_calls, paths, rope
@@ -132,8 +134,9 @@ def family(answers, metric=FORWARD, failed=0, spread=None, **numbers):
     ],
 )
 def test_answer_of_a_timing(numbers, answer, change):
-    usual = {"effect": 0.0, "upper": 0.01, "floor": 0.005, "p_slower": 1.0, "p_faster": 1.0}
-    assert rules.answered(**(usual | numbers), rules=Rules()) == (answer, change)
+    usual = dataclasses.replace(timing(TIMED, C), upper=0.01, floor=0.005)
+    judged = rules.answered(dataclasses.replace(usual, **numbers), Rules())
+    assert (judged.answer, judged.change) == (answer, change)
 
 
 CALL, COMPILE = "host.Call.track_forward", "host.FirstCall.track_compile"
