@@ -1,6 +1,9 @@
 """The study of peers: what it measures, and the files that it writes."""
 
 import dataclasses
+import io
+import itertools
+import json
 import statistics
 import sys
 import types
@@ -17,6 +20,7 @@ from benchmarks._site import readme
 from benchmarks._studies.peers import peers_study, plots, state
 from benchmarks._studies.peers.experiments import EXPERIMENTS
 from benchmarks._studies.peers.providers import PROVIDERS
+from benchmarks._studies.runner import Notes
 from tests.lab import MACHINE, UUID
 from tests.peers import timer as times
 from tests.peers.timer import FULL, SHA, SMALL, peers
@@ -30,29 +34,6 @@ SHIPPED = peers_study.EVIDENCE
 
 
 # --- what is measured -----------------------------------------------------------------------------
-
-
-def test_the_experiments_are_those_of_the_seeds():
-    figures = FULL["throughput"].figures
-    assert [{cell.batch for cell in figure.cells} for figure in figures] == [{1}, {2}, {4}, {8}]
-    for figure in figures:
-        seq_lens = {cell.seq_len for cell in figure.cells}
-        assert seq_lens == {128 * i for i in range(2, 32)}
-        assert {(c.hidden_size, c.heads, c.dtype, c.format) for c in figure.cells} == {
-            (128, 64, "float16", "sbhd")
-        }
-        assert figure.metric == "gbps" and figure.direction == "forward"
-    assert {t.cell.seq_len for t in FULL["milliseconds"].timings} == {32, 64, 128, 256, 512}
-    study = FULL["study"].figures
-    assert Counter(figure.direction for figure in study) == {"forward": 4, "backward": 4}
-    for figure in study:  # one thing varies
-        for name in ("seq_len", "hidden_size", "heads", "batch", "dtype", "format"):
-            values = {getattr(cell, name) for cell in figure.cells}
-            assert (len(values) > 1) == (name == figure.axis)
-    sizes = [2**power for power in range(11)]
-    for figure in FULL["bandwidth"].figures:
-        assert sorted(set(map(figure.position, figure.cells))) == sizes
-        assert figure.metric == "share"
 
 
 def test_every_timing_is_measured_once_and_every_provider_is_known():
@@ -116,19 +97,6 @@ def test_a_process_measures_whole_points_and_not_too_many(name):
     assert max(sizes) <= 36 and statistics.median(sizes) > 18
 
 
-class Notes:
-    """What a process says, in order."""
-
-    def __init__(self):
-        self.said = []
-
-    def begin(self, index):
-        self.said.append(index)
-
-    def row(self, content):
-        self.said.append(state.from_json(content).timing)
-
-
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_process_notes_each_row_and_alone_also_where_it_is(alone, monkeypatch):
     timings = [t for t in SMALL["study"].of(["rope-triton"]).timings if t.cell.heads == 32][:3]
@@ -140,10 +108,14 @@ def test_a_process_notes_each_row_and_alone_also_where_it_is(alone, monkeypatch)
             finished(cell, Outcome((1e-6,), (2e-6,)))
 
     monkeypatch.setattr(cell_outcomes, "measure_cells", measure_cells)
-    notes = Notes()
-    peers_study.measure(timings, alone, notes, UUID)
-    numbered = [said for pair in enumerate(timings) for said in pair]
-    assert notes.said == (numbered if alone else timings)
+    stream = io.StringIO()
+    peers_study.measure(timings, alone, Notes(stream), UUID)
+    notes = [
+        note["at"] if "at" in note else state.from_json(note["row"]).timing
+        for note in map(json.loads, stream.getvalue().splitlines())
+    ]
+    numbered = list(itertools.chain.from_iterable(enumerate(timings)))
+    assert notes == (numbered if alone else timings)
 
 
 # --- files ----------------------------------------------------------------------------------------

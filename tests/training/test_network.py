@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks._engine.subject import Unavailable
-from benchmarks._studies.training import functions, sizes
+from benchmarks._studies.training import sizes
 from benchmarks._studies.training.functions import PROVIDERS
 from benchmarks._studies.training.measuring import relative_error
 from benchmarks._studies.training.network import Network, in_float32, random_weights
@@ -31,9 +31,7 @@ def alone(monkeypatch):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     liger.install(monkeypatch)
-    functions._liger.cache_clear()
     yield
-    functions._liger.cache_clear()
     torch.set_num_threads(threads)
 
 

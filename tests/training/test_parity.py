@@ -9,15 +9,18 @@ import torch
 from benchmarks._engine.subject import Unavailable
 from benchmarks._studies.training import parity
 from benchmarks._studies.training.functions import PROVIDERS
-from benchmarks._studies.training.parity import COPY, TEXT, Job, Run
-from benchmarks._studies.training.parity_study import (
+from benchmarks._studies.training.parity import (
+    COPY,
     ERROR,
     FAIL,
     FLOOR,
     NOT_RUN,
     PASS,
+    TEXT,
     UNAVAILABLE,
     Curves,
+    Job,
+    Run,
 )
 from benchmarks._studies.training.sizes import SIZES, TINY
 
