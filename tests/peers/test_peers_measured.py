@@ -71,13 +71,13 @@ def test_the_providers_of_a_point_take_turns_beside_one_copy(on_gpu, monkeypatch
     names = ("rope-triton", "liger", "fla", "flash-attention", "copy")
     for direction in DIRECTIONS:
         turns.clear()
-        found = cell_outcomes.measure_cells([cell_of(name, "bshd") for name in names], direction)
-        assert [cell.provider for cell in found] == list(names)
-        ours, liger, missing, wrong, copy = found.values()
-        assert [each.latency for each in (ours, liger, copy)] == [
+        outcomes = cell_outcomes.measure_cells([cell_of(name, "bshd") for name in names], direction)
+        assert [cell.provider for cell in outcomes] == list(names)
+        ours, liger, missing, wrong, copy = outcomes.values()
+        assert [outcome.latency for outcome in (ours, liger, copy)] == [
             (seconds,) * 7 for seconds in (1e-6, 3 * 1e-6, 5 * 1e-6)
         ]
-        assert {each.copy for each in (ours, liger, copy)} == {(2e-6,) * 7}
+        assert {outcome.copy for outcome in (ours, liger, copy)} == {(2e-6,) * 7}
         assert ours.roofline == (6 * 1e-6,) * 3 and not copy.roofline
         assert missing.unavailable and "not close" in wrong.error
         assert turns == [(6, 3), (5, 4), (2, 7)]
@@ -96,9 +96,9 @@ def test_after_a_fault_in_company_each_is_measured_alone(on_gpu, monkeypatch):
 
     monkeypatch.setattr(gpu_timer, "paired_samples", samples)
     monkeypatch.setattr(cell_outcomes, "_measure_in_fresh_process", fresh)
-    cells, told = [cell_of(name) for name in ("copy", "liger", "fla")], []
-    outcomes = cell_outcomes.measure_cells(cells, FORWARD, lambda *each: told.append(each))
-    assert outcomes == fresh(cells, FORWARD) and told == list(outcomes.items())
+    cells, finished = [cell_of(name) for name in ("copy", "liger", "fla")], []
+    outcomes = cell_outcomes.measure_cells(cells, FORWARD, lambda *pair: finished.append(pair))
+    assert outcomes == fresh(cells, FORWARD) and finished == list(outcomes.items())
 
 
 def test_cells_that_have_no_room_beside_each_other_are_alone(on_gpu, monkeypatch):

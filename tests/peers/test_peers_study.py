@@ -140,8 +140,12 @@ def test_every_experiment_ends_in_files(timer, name, tmp_path, monkeypatch):
     results = state.read_experiment(out / f"{name}.jsonl")[1]
     assert list(results.rows) == experiment.timings
     page = (out / f"{name}.md").read_text()
-    told = [MACHINE["gpu"], SHA[:8], f"python -m benchmarks study peers --only {name} --grid small"]
-    assert all(text in page for text in told)
+    texts = [
+        MACHINE["gpu"],
+        SHA[:8],
+        f"python -m benchmarks study peers --only {name} --grid small",
+    ]
+    assert all(text in page for text in texts)
     assert all(f"- `{provider}`: " in page for provider in experiment.figures[0].providers)
     for figure in experiment.figures:
         assert f"## {figure.title}" in page and (f"]({figure.name}.png)" in page) == figure.drawn
@@ -150,7 +154,7 @@ def test_every_experiment_ends_in_files(timer, name, tmp_path, monkeypatch):
             continue
         assert (out / f"{figure.name}.png").read_bytes().startswith(b"\x89PNG")
         picture = out / f"{figure.name}.svg"
-        assert all(text in picture.read_text() for text in told)
+        assert all(text in picture.read_text() for text in texts)
         ET.fromstring(picture.read_bytes())
     if experiment.figures[-1].drawn:
         before = picture.read_bytes()
@@ -169,7 +173,7 @@ def test_without_matplotlib_there_are_tables(timer, monkeypatch, tmp_path, capsy
 
 def test_what_ships_is_what_the_shipped_rows_make(undrawn, tmp_path):
     """The pages and rows of benchmarks/evidence/sweep, made again."""
-    whole = set()
+    complete = set()
     for machine in SHIPPED.iterdir():
         output = tmp_path / machine.name
         assert study("peers", "--redraw", str(machine), "--output", str(output)) == 0
@@ -178,10 +182,10 @@ def test_what_ships_is_what_the_shipped_rows_make(undrawn, tmp_path):
         assert len(made) == 2 * len(shipped)
         for path in made:
             assert path.read_bytes() == (machine / path.name).read_bytes(), path
-        whole |= {machine.name} if shipped == set(EXPERIMENTS) else set()
-    assert whole == {readme.MACHINE}
+        complete |= {machine.name} if shipped == set(EXPERIMENTS) else set()
+    assert complete == {readme.MACHINE}
     assert set(undrawn) == {
-        figure.name for each in FULL.values() for figure in each.figures if figure.drawn
+        figure.name for experiment in FULL.values() for figure in experiment.figures if figure.drawn
     }
     assert study("peers", "--redraw", str(tmp_path / "nowhere")) == 3
 

@@ -60,8 +60,14 @@ class Peer(Provider):
 
         self._refuse(cell)
         super().__init__(cell, device)
-        self.rounding = "once"  # a library has one way, whatever the package is asked for
-        self.slack = product_rounding(getattr(torch, cell.dtype)) if self.rounds_products else 0.0
+        # A library has one way, whatever the package is asked for.
+        self.rounding, self.slack = "once", 0.0
+        if self.rounds_products:
+            # With unit roundoff u, x1 cos and x2 sin err by at most u |x1 cos| + u |x2 sin|, which
+            # is at most u times the length of (x1, x2) times that of (cos, sin), itself 1 but for
+            # the tables' rounding.
+            unit = torch.finfo(getattr(torch, cell.dtype)).eps / 2
+            self.slack = unit * (1 + 2 * unit)
 
     def _refuse(self, cell) -> None:
         call = cell.call_name
@@ -172,15 +178,3 @@ class ByToken(Peer):
         import torch
 
         return self._ordered(self._rows()).flatten(), torch.cat(super()._tables(), dim=-1)
-
-
-def product_rounding(dtype) -> float:
-    """What rounding both products to ``dtype`` costs, over the length of the pair.
-
-    With unit roundoff u, x1 cos and x2 sin err by at most u |x1 cos| + u |x2 sin|, which is at most
-    u times the length of (x1, x2) times that of (cos, sin), itself 1 but for the tables' rounding.
-    """
-    import torch
-
-    unit = torch.finfo(dtype).eps / 2
-    return unit * (1 + 2 * unit)
