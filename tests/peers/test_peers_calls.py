@@ -107,6 +107,14 @@ def test_transformer_engine_is_found_where_it_once_was(here, monkeypatch):
     call.check(rotate(), before, FORWARD)
 
 
+def test_a_library_of_another_version_is_not_there(here, monkeypatch):
+    libraries.put(monkeypatch, "fla.modules.rotary")
+    with pytest.raises(
+        Unavailable, match="fla is not there: cannot import name 'rotary_embedding'"
+    ):
+        cell_of("fla").call(here)
+
+
 def test_flash_attention_is_found_without_its_cuda_kernels(tmp_path, monkeypatch):
     layers = tmp_path / "flash_attn" / "layers"
     layers.mkdir(parents=True)
