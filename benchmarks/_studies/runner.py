@@ -34,8 +34,8 @@ class StudyError(CouldNotRunError):
 class Place(NamedTuple):
     """The version that is measured, where, and until when.
 
-    ``machine``: asv's record. ``arch``, ``uuid``: of the GPU; ``uuid`` is "" for a study without
-    one. ``scratch``: for what is not published. ``deadline``: in ``time.monotonic``'s seconds.
+    ``machine``: asv's record. ``uuid``: of the GPU, "" for a study without one. ``scratch``: for
+    what is not published. ``deadline``: in ``time.monotonic``'s seconds.
     """
 
     version: checkout.Version
@@ -53,7 +53,7 @@ class Place(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What is measured in one go: ``run`` stores its entries. ``seconds``: an estimate."""
+    """What is measured in one go; ``seconds`` is an estimate."""
 
     label: str
     seconds: float
@@ -77,15 +77,14 @@ class Part:
         raise NotImplementedError
 
     def lines(self, header: dict, entries: list[dict]) -> Iterable[str]:
-        """The results in short, to be printed."""
+        """The results in short."""
         raise NotImplementedError
 
     def failures(self, header: dict, entries: list[dict]) -> list[str]:
-        """What is not well, a line each."""
         return []
 
-    def page(self, header: dict, entries: list[dict], drawn: bool) -> str:
-        """The results as Markdown; ``drawn``: whether the plots lie beside it."""
+    def page(self, header: dict, entries: list[dict], drawn: bool) -> Iterable[str]:
+        """The results as lines of Markdown; ``drawn``: whether the plots lie beside it."""
         raise NotImplementedError
 
     def draw(self, header: dict, entries: list[dict], directory: Path) -> None:
@@ -102,8 +101,8 @@ class Part:
         lines = (json.dumps(content, separators=(",", ":")) + "\n" for content in contents)
         write_atomically(directory / f"{self.name}.jsonl", "".join(lines).encode())
         drawn = final and self._drawn(header, entries, directory)
-        page = self.page(header, entries, drawn)
-        (directory / f"{self.name}.md").write_text(page, encoding="utf-8")
+        text = "".join(f"{line}\n" for line in self.page(header, entries, drawn))
+        (directory / f"{self.name}.md").write_text(text, encoding="utf-8")
 
     def _drawn(self, header: dict, entries: list[dict], directory: Path) -> bool:
         try:
@@ -125,8 +124,8 @@ def header_of(
 ) -> dict:
     """The header of a part that the words after ``study`` measure.
 
-    ``measuring``: globs of the suite's files, a change of which is another measurement.
-    ``software``: distributions whose versions are part of what is measured.
+    ``measuring``: globs of the suite's files, a change of which is another measurement, as is one
+    of the versions of ``software``.
     """
     return {
         **{"format": format, "schema": 1},
@@ -183,7 +182,6 @@ def run(
 
 
 def _measure(part: Part, header: dict, journal: Journal, place: Place, output: Path) -> None:
-    """Run the tasks that are missing and that there is time for."""
     tasks, took, estimated = part.tasks(journal.entries), 0.0, 0.0
     if journal.entries:
         say(f"{part.name}: {len(journal.entries)} entries are from an earlier run")
@@ -235,15 +233,11 @@ class Notes:
 
     def begin(self, index: int) -> None:
         """If the process ends from now on, this item is to blame."""
-        self._write({"at": index})
+        print(json.dumps({"at": index}), file=self._stream, flush=True)
 
     def row(self, content: Any) -> None:
         """The result of the next item, plain JSON."""
-        self._write({"row": content})
-
-    def _write(self, line: dict) -> None:
-        self._stream.write(json.dumps(line, allow_nan=False) + "\n")
-        self._stream.flush()
+        print(json.dumps({"row": content}, allow_nan=False), file=self._stream, flush=True)
 
 
 def in_processes(
@@ -259,12 +253,8 @@ def in_processes(
     ``work(items, alone, notes, *arguments)``, called in the process, notes a row for each item, in
     their order; if ``alone``, because the process before ended without saying where, it also says
     at which item it is. ``keep`` gets the rows of each process, also where Ctrl-C ends it.
-    ``failed`` makes a row of an item to blame and what the process printed.
-
-    Raises
-    ------
-    StudyError
-        If no process can be started, finds the GPU, or says which item is to blame.
+    ``failed`` makes a row of an item to blame and what the process printed. StudyError if no
+    process can be started, finds the GPU, or says which item is to blame.
     """
     left, alone = list(items), False
     environment = {"CUDA_VISIBLE_DEVICES": place.uuid, PROGRESS_VARIABLE: os.devnull}
@@ -301,7 +291,6 @@ def _noted(file: Path) -> tuple[list, int | None]:
 
 
 def _work(work, items, alone, arguments, uuid: str, model: str, file: Path) -> None:
-    """In the fresh process."""
     if reason := machine.why_another_gpu(uuid, model):
         raise StudyError(reason)
     with file.open("w", encoding="utf-8") as stream:

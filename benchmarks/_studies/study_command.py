@@ -13,14 +13,14 @@ from . import runner
 from .peers import peers_study
 from .reliability import reliability_studies
 from .runner import Part, Place, Study, StudyError
-from .training import parity_study, training_study
+from .training import parity, training_study
 
 SCRATCH = ROOT / ".asv" / "studies"
 
 STUDIES: dict[str, Study] = {
     "peers": peers_study.STUDY,
     "training": training_study.STUDY,
-    "parity": parity_study.STUDY,
+    "parity": parity.STUDY,
     **reliability_studies.STUDIES,
 }
 
@@ -69,7 +69,6 @@ def _add_options(parser: argparse.ArgumentParser, study: Study) -> None:
 
 
 def run(**arguments) -> int:
-    """Do what the arguments say; the exit status."""
     options = argparse.Namespace(**arguments)
     study = STUDIES[options.study]
     return _redraw(study, options) if options.redraw else _measure(study, options)
@@ -81,21 +80,21 @@ def _measure(study: Study, options: argparse.Namespace) -> int:
     parts = study.parts(options, place)
     if options.ship and place.uuid and not place.version.sha:
         raise StudyError("what ships is of a commit, and rope_triton differs from HEAD")
-    output = options.output or place.directory / "output"
-    directories = _directories(study, options, parts, place.machine, output)
+    directories = [options.output or place.directory / "output"]
+    directories += _shipped(study, options, parts, place.machine)
     return runner.run(parts, place, directories, options.afresh, options.wait)
 
 
-def _directories(
-    study: Study, options: argparse.Namespace, parts: Iterable[Part], machine: dict, output: Path
+def _shipped(
+    study: Study, options: argparse.Namespace, parts: Iterable[Part], machine: dict
 ) -> list[Path]:
-    """Where parts are written: the output, and on demand the evidence."""
+    """The evidence, if parts are to be written there, too."""
     if not options.ship:
-        return [output]
+        return []
     for part in parts:
         if part.why_not_shipped:
             raise StudyError(f"{part.name} would not ship: {part.why_not_shipped}")
-    return [output, study.evidence(machine["machine"])]
+    return [study.evidence(machine["machine"])]
 
 
 def _place(study: Study, options: argparse.Namespace) -> Place:
@@ -122,7 +121,7 @@ def _redraw(study: Study, options: argparse.Namespace) -> int:
         header, *entries = read(path)
         if header.get("format") == study.format and path.stem in (options.only or [path.stem]):
             part, output = study.stored(header, entries), options.output or options.redraw
-            directories = _directories(study, options, [part], header["machine"], output)
+            directories = [output, *_shipped(study, options, [part], header["machine"])]
             good.append(runner.publish(part, header, entries, directories))
     if not good:
         raise StudyError(f"{options.redraw} holds no files of study {options.study}")

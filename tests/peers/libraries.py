@@ -4,13 +4,14 @@ What is theirs: names and places, the order of dimensions, what they copy, overw
 Also small cells to call them in, and a fixture that lets them be called: ``here = libraries.here``.
 """
 
+import dataclasses
 import sys
 import types
 
 import pytest
 import torch
 
-from benchmarks._engine.measure import inputs
+from benchmarks._engine.measure import inputs, timed_cell
 from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._studies.peers import plain
 from benchmarks._studies.peers.peer_cells import peer_cell
@@ -178,9 +179,9 @@ _MASK = BlockDiagonalCausalWithOffsetPaddedKeysMask
 def install(patch, provider: str, function=None) -> None:
     """Let a library be there, or its function another, as long as the patch lasts."""
     place, name, real = FUNCTIONS[provider]
-    _put(patch, place, name, function or real)
+    put(patch, place, **{name: function or real})
     if provider == "xformers":
-        _put(patch, "xformers.ops.fmha.attn_bias", _MASK.__name__, _MASK)
+        put(patch, "xformers.ops.fmha.attn_bias", **{_MASK.__name__: _MASK})
 
 
 def remove(patch, provider: str) -> None:
@@ -192,14 +193,15 @@ def remove(patch, provider: str) -> None:
     patch.setitem(sys.modules, top, None)
 
 
-def _put(patch, place: str, name: str, value) -> None:
+def put(patch, place: str, **values) -> None:
+    """Let there be a module with these, as long as the patch lasts."""
     parts = place.split(".")
     for length in range(1, len(parts) + 1):
         path = ".".join(parts[:length])
         if not isinstance(sys.modules.get(path), types.ModuleType) or length == len(parts):
             patch.setitem(sys.modules, path, types.ModuleType(path))
             sys.modules[path].__path__ = []
-    patch.setattr(sys.modules[place], name, value, raising=False)
+    vars(sys.modules[place]).update(values)
 
 
 # --- in cells -------------------------------------------------------------------------------------
@@ -213,11 +215,20 @@ def random(cell, device="cpu"):
     return torch.randn(cell.shape, dtype=getattr(torch, cell.dtype)).to(device)
 
 
+def called(cell, direction, device="cpu"):
+    """The call, what runs it, its memory, and what was in that before."""
+    cell = dataclasses.replace(cell)  # which knows no shapes yet
+    call, x = cell.call(device), random(cell, device)
+    before = x.clone()
+    (rotate,) = timed_cell.calls(call, direction, [x])
+    return call, rotate, x, before
+
+
 @pytest.fixture
 def here(monkeypatch, device):
     """Cells are called where the kernels run, by stubs of all libraries."""
     for provider in FUNCTIONS:
         install(monkeypatch, provider)
-    monkeypatch.setattr(plain.ByCompiler, "backend", "aot_eager")
+    monkeypatch.setattr(plain.Compiled, "backend", "aot_eager")
     monkeypatch.setattr(inputs, "DEVICE", device)
     return device

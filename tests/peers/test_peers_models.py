@@ -1,11 +1,8 @@
 """Models' calls by other libraries: what is called, what is right, and what each cannot do."""
 
-import itertools
-
 import pytest
 import torch
 
-from benchmarks._engine.measure import timed_cell
 from benchmarks._engine.subject import BACKWARD, FORWARD, Unavailable
 from benchmarks._studies.peers import adapter, peer_cells
 from benchmarks._studies.peers.peer_cells import peer_model_cell, peer_named_cell
@@ -13,95 +10,65 @@ from benchmarks._studies.peers.providers import MODEL_CALLS, PROVIDERS
 from benchmarks._subjects.rope.models import MODELS
 from tests.cells import few, near
 from tests.peers import libraries
-from tests.peers.libraries import FORWARD_ONLY, random
+from tests.peers.libraries import FORWARD_ONLY, called
 
 here = libraries.here  # fixture
 
 STEPS = ("training", "decode")
-LATENT = {"deepseek-v3-q", "deepseek-v3-k"}
-CANNOT = {"liger": {*LATENT, "glm-4-9b"}, "flashinfer": {*LATENT, "gpt-neox-20b"}}
 IN_PLACE = {"liger", "vllm"}
-CELLS = [
+MODEL_CELLS = [
     few(peer_model_cell(provider, model, step))
-    for step, model, provider in itertools.product(STEPS, MODELS, MODEL_CALLS)
+    for step in STEPS
+    for model in MODELS
+    for provider in MODEL_CALLS
 ]
-POSSIBLE = [cell for cell in CELLS if cell.values[1] not in CANNOT.get(cell.provider, ())]
-UNMOVED = "qwen-2-vl-7b", "decode"  # its tokens are at position 0
-# Sequences that begin at rows of their own: by their positions, and by their tables.
-MOVED = [("llama-3-8b", "decode"), ("qwen-2-vl-7b", "training")]
-
-
-def named(cell):
-    return "-".join(cell.params)
-
-
-def called(cell, direction, device):
-    call, x = cell.call(device), random(cell, device)
-    given = x.clone()
-    (rotate,) = timed_cell.calls(call, direction, [x])
-    return call, rotate, x, given
-
-
-def unrotated(call, x, direction):
-    return call.operand(x) if direction == FORWARD else call.cotangent(x)
-
-
-@pytest.mark.parametrize("cell", POSSIBLE, ids=named)
-def test_every_call_is_right(here, cell):
-    for direction in cell.directions:
-        if direction == BACKWARD and cell.provider in FORWARD_ONLY:
-            with pytest.raises(Unavailable, match="has no backward pass"):
-                called(cell, direction, here)
-            continue
-        call, rotate, x, given = called(cell, direction, here)
-        output = rotate()
-        call.check(output, given, direction)
-        assert torch.equal(x, given) or cell.provider in IN_PLACE
-        assert call.in_place == (cell.provider in IN_PLACE)
-        if cell.provider != "copy" and cell.values[1:] != UNMOVED:
-            with pytest.raises(AssertionError, match="not close"):
-                call.check(unrotated(call, given, direction), given, direction)
-
-
-@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell not in POSSIBLE], ids=named)
-def test_what_a_library_cannot_do_is_unavailable_and_says_why(here, cell):
-    flashinfer = "takes (queries and keys|multiples of 32 channels, got 24)"
-    reasons = {"liger": "has no interleaved rotation", "flashinfer": flashinfer}
-    with pytest.raises(Unavailable, match=f"{cell.provider} {reasons[cell.provider]}"):
-        called(cell, FORWARD, here)
-
-
 NAMED = (
     *("bf16-4+2x32r16-packed-2x3", "fp16-2+1x32-il-of96-2x3", "fp32-2+2x32-transposed-2x3"),
     *("bf16-2x32-misaligned-3x1", "fp16-2+1x32-sliced-perbatch-2x3", "bf16-1x264-1x3"),
     *("bf16-2+2x36r20-1x3", "fp32-2+1x32-cp-2x4", "bf16-2+1x32-perbatch-cp-2x4"),
     *("bf16-2+1x32-rtables-2x3", "bf16-2+1x32-reach-2x3"),
 )
+NAMED_CELLS = [
+    near(peer_named_cell(provider, name))
+    for name in NAMED
+    for provider in ("rope-triton", "rope-triton-tables", "flash-attention", "quack", "liger")
+]
+LATENT = ("deepseek-v3-q", "deepseek-v3-k")
+INTERLEAVED = (*LATENT, "glm-4-9b", "fp16-2+1x32-il-of96-2x3")
 REFUSED = {
     **{("liger", name): "takes queries and keys" for name in NAMED if "+" not in name},
-    ("liger", "fp16-2+1x32-il-of96-2x3"): "has no interleaved rotation",
+    **{("liger", name): "has no interleaved rotation" for name in INTERLEAVED},
+    **{("flashinfer", model): "takes queries and keys" for model in LATENT},
+    ("flashinfer", "gpt-neox-20b"): "takes multiples of 32 channels, got 24",
     ("quack", "bf16-2x32-misaligned-3x1"): "takes memory aligned to 16 bytes",
     ("quack", "bf16-2+2x36r20-1x3"): "takes multiples of 8 channels, got 20",
     ("flash-attention", "bf16-1x264-1x3"): "takes up to 256 channels, got 264",
 }
+UNMOVED = "qwen-2-vl-7b", "decode"  # its tokens are at position 0
+# Sequences that begin at rows of their own: by their positions, and by their tables.
+MOVED = [("llama-3-8b", "decode"), ("qwen-2-vl-7b", "training")]
 
 
-@pytest.mark.parametrize("name", NAMED)
 @pytest.mark.parametrize(
-    "provider", ["rope-triton", "rope-triton-tables", "flash-attention", "quack", "liger"]
+    "cell", [*MODEL_CELLS, *NAMED_CELLS], ids=lambda cell: "-".join(cell.params)
 )
-def test_every_call_by_name_is_right_or_refused(here, provider, name):
-    cell = near(peer_named_cell(provider, name))
+def test_every_call_is_right_or_refused(here, cell):
     for direction in cell.directions:
-        if reason := REFUSED.get((provider, name)):
-            with pytest.raises(Unavailable, match=f"{provider} {reason}"):
+        reason = REFUSED.get(cell.params[:2])
+        if direction == BACKWARD and cell.provider in FORWARD_ONLY:
+            reason = reason or "has no backward pass"
+        if reason:
+            with pytest.raises(Unavailable, match=f"{cell.provider} {reason}"):
                 called(cell, direction, here)
             continue
-        call, rotate, x, given = called(cell, direction, here)
-        call.check(rotate(), given, direction)
-        assert torch.equal(x, given) or provider == "liger"
-        with pytest.raises(AssertionError, match="not close"):
-            call.check(unrotated(call, given, direction), given, direction)
+        call, rotate, x, before = called(cell, direction, here)
+        call.check(rotate(), before, direction)
+        assert torch.equal(x, before) or cell.provider in IN_PLACE
+        assert call.in_place == (cell.provider in IN_PLACE)
+        if cell.provider != "copy" and cell.params[1:] != UNMOVED:
+            unrotated = call.operand if direction == FORWARD else call.cotangent
+            with pytest.raises(AssertionError, match="not close"):
+                call.check(unrotated(before), before, direction)
 
 
 @pytest.mark.parametrize(("model", "step"), MOVED)
@@ -119,7 +86,7 @@ def test_the_row_at_which_a_sequence_begins_counts(here, monkeypatch, provider, 
 
 def test_all_are_measured_on_the_same_bytes_and_by_what_they_take():
     assert MODEL_CALLS.keys() < PROVIDERS.keys() and all(MODEL_CALLS.values())
-    for cell in CELLS:
+    for cell in MODEL_CELLS:
         ours = few(cell.by("rope-triton"))
         assert cell.bytes_moved == ours.bytes_moved and cell.shapes == ours.shapes
         assert cell.call_name.with_angles == (cell == ours)

@@ -1,5 +1,8 @@
 """The study of peers: what it measures, and the files that it writes."""
 
+import io
+import itertools
+import json
 import statistics
 import sys
 import types
@@ -15,8 +18,8 @@ from benchmarks._engine.system.journal import JournalError, read
 from benchmarks._site import readme
 from benchmarks._studies.peers import peers_study, plots, state
 from benchmarks._studies.peers.experiments import EXPERIMENTS
-from benchmarks._studies.peers.peer_cells import PEER_GRIDS
 from benchmarks._studies.peers.providers import PROVIDERS
+from benchmarks._studies.runner import Notes
 from tests.lab import MACHINE, UUID
 from tests.peers import timer as times
 from tests.peers.timer import FULL, SHA, SMALL, peers
@@ -30,29 +33,6 @@ SHIPPED = peers_study.EVIDENCE
 
 
 # --- what is measured -----------------------------------------------------------------------------
-
-
-def test_the_experiments_are_those_of_the_seeds():
-    figures = FULL["throughput"].figures
-    assert [{len(c.lengths) for c in figure.cells} for figure in figures] == [{1}, {2}, {4}, {8}]
-    for figure in figures:
-        seq_lens = {cell.lengths[0] for cell in figure.cells}
-        assert seq_lens == {128 * i for i in range(2, 32)}
-        assert {(*c.values[2:4], *c.values[5:]) for c in figure.cells} == {
-            (128, 64, "float16", "sbhd")
-        }
-        assert figure.metric == "gbps" and figure.direction == "forward"
-    assert {t.cell.lengths[0] for t in FULL["milliseconds"].timings} == {32, 64, 128, 256, 512}
-    study = FULL["study"].figures
-    assert Counter(figure.direction for figure in study) == {"forward": 4, "backward": 4}
-    for figure in study:  # one thing varies
-        _, *columns = zip(*(cell.values for cell in figure.cells), strict=True)
-        for name, column in zip(list(PEER_GRIDS["full"])[1:], columns, strict=True):
-            assert (len(set(column)) > 1) == (name == figure.axis)
-    sizes = [2**power for power in range(11)]
-    for figure in FULL["bandwidth"].figures:
-        assert sorted(set(map(figure.position, figure.cells))) == sizes
-        assert figure.metric == "share"
 
 
 def test_every_timing_is_measured_once_and_every_provider_is_known():
@@ -116,19 +96,6 @@ def test_a_process_measures_whole_points_and_not_too_many(name):
     assert max(sizes) <= 36 and statistics.median(sizes) > 18
 
 
-class Notes:
-    """What a process says, in order."""
-
-    def __init__(self):
-        self.said = []
-
-    def begin(self, index):
-        self.said.append(index)
-
-    def row(self, content):
-        self.said.append(state.from_json(content).timing)
-
-
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_process_notes_each_row_and_alone_also_where_it_is(alone, monkeypatch):
     timings = [t for t in SMALL["study"].of(["rope-triton"]).timings if t.cell.values[3] == 32][:3]
@@ -140,10 +107,14 @@ def test_a_process_notes_each_row_and_alone_also_where_it_is(alone, monkeypatch)
             finished(cell, Outcome((1e-6,), (2e-6,)))
 
     monkeypatch.setattr(cell_outcomes, "measure_cells", measure_cells)
-    notes = Notes()
-    peers_study.measure(timings, alone, notes, UUID)
-    numbered = [said for pair in enumerate(timings) for said in pair]
-    assert notes.said == (numbered if alone else timings)
+    stream = io.StringIO()
+    peers_study.measure(timings, alone, Notes(stream), UUID)
+    notes = [
+        note["at"] if "at" in note else state.from_json(note["row"]).timing
+        for note in map(json.loads, stream.getvalue().splitlines())
+    ]
+    numbered = list(itertools.chain.from_iterable(enumerate(timings)))
+    assert notes == (numbered if alone else timings)
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -168,8 +139,12 @@ def test_every_experiment_ends_in_files(timer, name, tmp_path, monkeypatch):
     results = state.read_experiment(out / f"{name}.jsonl")[1]
     assert list(results.rows) == experiment.timings
     page = (out / f"{name}.md").read_text()
-    told = [MACHINE["gpu"], SHA[:8], f"python -m benchmarks study peers --only {name} --grid small"]
-    assert all(text in page for text in told)
+    texts = [
+        MACHINE["gpu"],
+        SHA[:8],
+        f"python -m benchmarks study peers --only {name} --grid small",
+    ]
+    assert all(text in page for text in texts)
     assert all(f"- `{provider}`: " in page for provider in experiment.figures[0].providers)
     for figure in experiment.figures:
         assert f"## {figure.title}" in page and (f"]({figure.name}.png)" in page) == figure.drawn
@@ -178,7 +153,7 @@ def test_every_experiment_ends_in_files(timer, name, tmp_path, monkeypatch):
             continue
         assert (out / f"{figure.name}.png").read_bytes().startswith(b"\x89PNG")
         picture = out / f"{figure.name}.svg"
-        assert all(text in picture.read_text() for text in told)
+        assert all(text in picture.read_text() for text in texts)
         ET.fromstring(picture.read_bytes())
     if experiment.figures[-1].drawn:
         before = picture.read_bytes()
@@ -197,7 +172,7 @@ def test_without_matplotlib_there_are_tables(timer, monkeypatch, tmp_path, capsy
 
 def test_what_ships_is_what_the_shipped_rows_make(undrawn, tmp_path):
     """The pages and rows of benchmarks/evidence/sweep, made again."""
-    whole = set()
+    complete = set()
     for machine in SHIPPED.iterdir():
         output = tmp_path / machine.name
         assert study("peers", "--redraw", str(machine), "--output", str(output)) == 0
@@ -206,10 +181,10 @@ def test_what_ships_is_what_the_shipped_rows_make(undrawn, tmp_path):
         assert len(made) == 2 * len(shipped)
         for path in made:
             assert path.read_bytes() == (machine / path.name).read_bytes(), path
-        whole |= {machine.name} if shipped == set(EXPERIMENTS) else set()
-    assert whole == {readme.MACHINE}
+        complete |= {machine.name} if shipped == set(EXPERIMENTS) else set()
+    assert complete == {readme.MACHINE}
     assert set(undrawn) == {
-        figure.name for each in FULL.values() for figure in each.figures if figure.drawn
+        figure.name for experiment in FULL.values() for figure in experiment.figures if figure.drawn
     }
     assert study("peers", "--redraw", str(tmp_path / "nowhere")) == 3
 

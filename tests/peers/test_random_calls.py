@@ -10,7 +10,6 @@ from benchmarks._studies.peers.experiments import (
     Experiment,
     Figure,
     Timing,
-    at_random,
     measured,
     planned,
 )
@@ -36,7 +35,7 @@ PROVIDERS = ("rope-triton", "rope-triton-tables", "flash-attention", "quack", "l
 def test_it_is_drawn_by_three_seeds_of_the_commit():
     names = list(dict.fromkeys(timing.cell.values[1] for timing in FULL["random"].timings))
     assert len(names) == 200 and len(SMALL["random"].figures[0].cells) == 12 * len(PROVIDERS)
-    assert at_random(SHA[::-1], 200) != FULL["random"] == planned("random", "full", SHA)
+    assert planned("random", "full", SHA[::-1]) != FULL["random"]
     cells = {timing.cell for timing in FULL["random"].timings}
     assert cells == {peer_named_cell(provider, name) for provider in PROVIDERS for name in names}
     for direction, figure in zip((FORWARD, BACKWARD), FULL["random"].figures, strict=True):
@@ -106,26 +105,19 @@ def test_a_process_that_compiles_and_fails_is_named_and_the_rest_is_measured(
 # --- goals ----------------------------------------------------------------------------------------
 
 
-def results_of(calls, copy=2.0):
-    """An experiment of calls, cell or name -> provider -> seconds, forward, and its results."""
+def judged(name, copy=2.0, roofline=(), **seconds):
+    """What is judged of one call, forward, that takes these times, by its goal."""
+    names = {"ours": "rope-triton", "tables": "rope-triton-tables", "flash": "flash-attention"}
     rows = {}
-    for call, seconds in calls.items():
-        for provider, each in seconds.items():
-            cell = peer_named_cell(provider, call) if isinstance(call, str) else call.by(provider)
-            timing = Timing(FORWARD, cell)
-            found = Outcome((each,), (copy,)) if each else Outcome(unavailable="not here")
-            rows[timing] = Row(timing, found, "GPU-0")
+    for key, value in seconds.items():
+        timing = Timing(FORWARD, peer_named_cell(names.get(key, key), name))
+        one = Outcome((value,), (copy,), roofline=roofline) if value else Outcome(unavailable="n/a")
+        rows[timing] = Row(timing, one, "GPU-0")
     cells = tuple(timing.cell for timing in rows)
     figure = Figure("random-forward", "Calls", FORWARD, "share", "name", cells)
-    return Experiment("random", "Calls", (figure,), judged=True), Results({}, rows)
-
-
-def judged(name, **seconds):
-    """What is judged of one call, by its goal."""
-    names = {"ours": "rope-triton", "tables": "rope-triton-tables", "flash": "flash-attention"}
-    given = {names.get(key, key): value for key, value in seconds.items()}
-    (point,) = targets.points(*results_of({name: given}))
-    return {each.goal: each for each in point.judgements}
+    experiment = Experiment("random", "Calls", (figure,), judged=True)
+    (point,) = targets.points(experiment, Results({}, rows))
+    return {judgement.goal: judgement for judgement in point.judgements}
 
 
 LARGE, MIDDLE, SMALL_CALL = "bf16-64x128-1x1024", "bf16-64x128-1x256", "bf16-64x128-1x64"
@@ -141,11 +133,11 @@ def test_the_fastest_rival_is_what_a_call_is_held_to(name, slowest, least):
         (3.0 * slowest - 1e-6, 3.0 / least - 1e-6, True),
         (3.0 * slowest + 1e-6, 3.0 / least + 1e-6, False),
     ):
-        found = judged(name, ours=ours, tables=by_tables, **rivals)
-        assert found.keys() == {WITH_TABLES, WITH_ANGLES}
-        for each in found.values():
-            assert each.beside == "quack" and each.held == held
-        assert found[WITH_ANGLES].least == least
+        judgements = judged(name, ours=ours, tables=by_tables, **rivals)
+        assert judgements.keys() == {WITH_TABLES, WITH_ANGLES}
+        for judgement in judgements.values():
+            assert judgement.beside == "quack" and judgement.held == held
+        assert judgements[WITH_ANGLES].least == least
     without = judged(name, ours=1.0, tables=1.0, flash=4.0, quack=0.0)
     assert without[WITH_TABLES].beside == "flash-attention"
     assert judged(name, ours=1.0, tables=1.0) == {}
@@ -154,19 +146,18 @@ def test_the_fastest_rival_is_what_a_call_is_held_to(name, slowest, least):
 
 @pytest.mark.parametrize(("quack", "beside"), [(1.5, "roofline"), (2.5, "quack")])
 def test_by_angles_the_slower_of_the_roofline_and_the_fastest_rival_counts(quack, beside):
-    """The roofline takes 2 s, in the samples that it shares with the call."""
-    experiment, results = results_of({LARGE: {"rope-triton": 4.0, "quack": quack}})
-    timing = experiment.timings[0]
-    both = Outcome((4.0, 5.0, 4.0), (1.0,) * 3, roofline=(2.0, 2.5))
-    results.rows[timing] = row = state.from_json(state.as_json(Row(timing, both, "GPU-0")))
-    assert row.outcome == both and row.share_of_roofline == 0.5
-    ((judgement,),) = (point.judgements for point in targets.points(experiment, results))
+    """The roofline takes 2 s, a call 4 s."""
+    (judgement,) = judged(LARGE, ours=4.0, quack=quack, roofline=(2.0,)).values()
     assert (judgement.goal, judgement.beside) == (WITH_ANGLES, beside)
     assert judgement.ratio == max(0.5, quack / 4.0)
-    lone = results_of({LARGE: {"rope-triton": 4.0}})
-    lone[1].rows[timing] = row
-    ((judgement,),) = (point.judgements for point in targets.points(*lone))
+    (judgement,) = judged(LARGE, ours=4.0, roofline=(2.0,)).values()
     assert judgement.beside == "roofline" and not judgement.held
+
+
+def test_samples_of_the_roofline_are_the_first_and_paired():
+    timing = Timing(FORWARD, peer_named_cell("rope-triton", LARGE))
+    row = Row(timing, Outcome((4.0, 5.0, 4.0), (1.0,) * 3, roofline=(2.0, 2.5)), "GPU-0")
+    assert state.from_json(state.as_json(row)) == row and row.share_of_roofline == 0.5
 
 
 @pytest.mark.parametrize(
@@ -177,8 +168,8 @@ def test_by_angles_the_slower_of_the_roofline_and_the_fastest_rival_counts(quack
     ],
 )
 def test_a_rival_that_does_less_does_not_count(name, beside):
-    found = judged(name, ours=2.0, tables=2.0, liger=1.0, quack=1.5)
-    assert {each.beside for each in found.values()} == {beside}
+    judgements = judged(name, ours=2.0, tables=2.0, liger=1.0, quack=1.5)
+    assert {judgement.beside for judgement in judgements.values()} == {beside}
 
 
 @pytest.mark.parametrize(
@@ -191,18 +182,13 @@ def test_a_rival_that_does_less_does_not_count(name, beside):
 )
 def test_one_head_with_a_batch_is_held_to_a_copy(name, counts):
     for ours, held in ((2.1, True), (2.2, False)):
-        found = judged(name, ours=ours)
-        assert (ONE_HEAD in found) == counts
+        judgements = judged(name, ours=ours)
+        assert (ONE_HEAD in judgements) == counts
         if counts:
-            assert found[ONE_HEAD].held == held and found[ONE_HEAD].beside == "copy"
+            assert judgements[ONE_HEAD].held == held and judgements[ONE_HEAD].beside == "copy"
 
 
 @pytest.mark.parametrize(("roofline", "beside"), [(1.9, "copy"), (2.1, "roofline")])
 def test_one_head_is_held_to_the_roofline_where_that_is_slower_than_a_copy(roofline, beside):
-    experiment, results = results_of({"bf16-1x64-8x8192": {"rope-triton": 2.2}})
-    timing = experiment.timings[0]
-    outcome = Outcome((2.2,), (2.0,), roofline=(roofline,))
-    results.rows[timing] = Row(timing, outcome, "GPU-0")
-    (point,) = targets.points(experiment, results)
-    (judgement,) = (each for each in point.judgements if each.goal == ONE_HEAD)
+    judgement = judged("bf16-1x64-8x8192", ours=2.2, roofline=(roofline,))[ONE_HEAD]
     assert (judgement.beside, judgement.held) == (beside, beside == "roofline")

@@ -13,7 +13,7 @@ from benchmarks._studies import study_command
 from benchmarks._studies.peers import peers_study
 from benchmarks._studies.reliability import reliability_studies
 from benchmarks._studies.runner import Notes
-from benchmarks._studies.training import parity_study, training_study
+from benchmarks._studies.training import parity, training_study
 from tests.lab import MACHINE, SHA, UUID, free_gpu
 
 WATCHED = {
@@ -59,7 +59,7 @@ def processes(monkeypatch, tmp_path):
     """A machine with a GPU and a clean checkout."""
     processes = Processes(tmp_path)
     monkeypatch.setattr(study_command, "SCRATCH", processes.scratch)
-    for module in (peers_study, training_study, parity_study, reliability_studies):
+    for module in (peers_study, training_study, parity, reliability_studies):
         monkeypatch.setattr(module, "EVIDENCE", processes.evidence)
     free_gpu(monkeypatch, processes, tmp_path)
     watching = types.SimpleNamespace(summary=lambda: WATCHED)

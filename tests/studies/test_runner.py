@@ -51,7 +51,7 @@ class Squares(Part):
         )
 
     def page(self, header, entries, drawn):
-        return f"{len(entries)} squares\n"
+        return [f"{len(entries)} squares"]
 
     def publish(self, header, entries, directory, final):
         super().publish(header, entries, directory, final)
@@ -102,10 +102,10 @@ def test_what_is_missing_is_measured_published_and_shipped_when_complete(toy, ca
         3: 9,
         4: 16,
     }
-    said = capsys.readouterr()
-    assert "squares: 2 tasks, about 2 minutes by an estimate" in said.err
-    assert re.search(r"squares: \[3, 4\], \d+ s; about 0 s left", said.err)
-    assert said.out == f"\n# squares\n[1, 2, 3, 4]\nsquares: {toy.evidence}\n"
+    printed = capsys.readouterr()
+    assert "squares: 2 tasks, about 2 minutes by an estimate" in printed.err
+    assert re.search(r"squares: \[3, 4\], \d+ s; about 0 s left", printed.err)
+    assert printed.out == f"\n# squares\n[1, 2, 3, 4]\nsquares: {toy.evidence}\n"
     assert (toy.evidence / "squares.md").read_text() == "4 squares\n"
     assert study("toy") == 0 and rows(toy.path) == rows(toy.output / "squares.jsonl")
 
@@ -129,9 +129,9 @@ def test_a_run_ends_before_its_budget_does(toy, monkeypatch, capsys):
     monkeypatch.setattr(runner, "time", clock)
     monkeypatch.setattr(study_command, "time", types.SimpleNamespace(monotonic=lambda: 0.0))
     assert study("toy", "--ship", "--budget", "5") == 1
-    said = capsys.readouterr().err
-    assert "squares: no time for [3, 4]; the same command goes on from there" in said
-    assert "squares: does not ship: not all of it is measured" in said
+    printed = capsys.readouterr().err
+    assert "squares: no time for [3, 4]; the same command goes on from there" in printed
+    assert "squares: does not ship: not all of it is measured" in printed
     assert list(rows(toy.path)) == [1, 2] and not toy.evidence.exists()
     monkeypatch.undo()
 
@@ -145,8 +145,8 @@ def test_a_journal_of_something_else_is_refused_and_renamed_when_asked(toy, caps
     study("toy")
     first, toy.of = rows(toy.path), "another"
     assert study("toy") == COULD_NOT_RUN
-    said = capsys.readouterr().err
-    assert "of: stored 'toy', present 'another'" in said and "--afresh" in said
+    printed = capsys.readouterr().err
+    assert "of: stored 'toy', present 'another'" in printed and "--afresh" in printed
     with Journal(toy.path, {"of": "toy", "command": "toy"}):
         assert study("toy") == COULD_NOT_RUN
     assert "is in use by" in capsys.readouterr().err
@@ -184,24 +184,18 @@ def test_it_needs_a_gpu_that_is_free(toy, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("work", "alone"), [(toy_work.square, {1: False, 4: True}), (toy_work.together, {1: True})]
+    ("work", "lost", "alone"),
+    [(toy_work.square, 2, False), (toy_work.square, 1, True), (toy_work.together, 2, True)],
 )
-def test_an_item_that_ends_its_process_costs_itself(toy, work, alone):
+def test_an_item_that_ends_its_process_costs_itself(toy, work, lost, alone):
     """Where a process does not say at which item it was, the next one does."""
-    toy.numbers, toy.work, toy.crashes = [1, 2], work, [2]
+    toy.numbers, toy.work, toy.crashes = [1, 2], work, [lost]
     assert study("toy") == 1
-    stored = rows(toy.path)
-    assert "ended with 9" in stored[2]["why"] and stored[1]["square"] == 1
-    assert stored[1]["alone"] == alone[1]
+    stored, other = rows(toy.path), 3 - lost
+    assert "ended with 9" in stored[lost]["why"]
+    assert (stored[other]["square"], stored[other]["alone"]) == (other**2, alone)
     if work is toy_work.square:
-        assert toy_work.WHOLE in stored[2]["why"]
-
-
-def test_what_comes_after_a_lost_item_is_measured(toy):
-    toy.numbers, toy.crashes = [1, 2], [1]
-    assert study("toy") == 1
-    stored = rows(toy.path)
-    assert "why" in stored[1] and stored[2]["square"] == 4
+        assert toy_work.WHOLE in stored[lost]["why"]
 
 
 def test_processes_that_never_say_where_they_end_are_no_results(toy, capsys):
@@ -214,8 +208,8 @@ def test_processes_that_never_say_where_they_end_are_no_results(toy, capsys):
 def test_a_process_refuses_another_gpu(toy, monkeypatch, capsys):
     monkeypatch.setattr(machine, "probe", lambda: (MACHINE | {"gpu": "Other"}, "sm_90"))
     assert study("toy") == COULD_NOT_RUN
-    said = capsys.readouterr().err
-    assert f"was to see GPU {UUID}, a Other, and found" in said and not toy.published
+    printed = capsys.readouterr().err
+    assert f"was to see GPU {UUID}, a Other, and found" in printed and not toy.published
 
 
 def test_an_error_of_a_study_is_no_fault_of_the_suite(toy, capsys):

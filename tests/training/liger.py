@@ -1,8 +1,5 @@
 """Stubs of Liger-Kernel with its signatures, in plain PyTorch; tensors that it overwrites are."""
 
-import sys
-import types
-
 import torch
 from torch.nn import functional
 
@@ -42,19 +39,7 @@ def liger_cross_entropy(input, target):
 
 def install(monkeypatch) -> None:
     """Let the stubs be imported as Liger-Kernel's modules."""
+    libraries.install(monkeypatch, "liger")
     functions = (liger_rms_norm, liger_swiglu, liger_cross_entropy)
-    contents = {
-        "liger_kernel": {},
-        "liger_kernel.transformers": {},
-        "liger_kernel.transformers.functional": {each.__name__: each for each in functions},
-        "liger_kernel.transformers.rope": {
-            "liger_rotary_pos_emb": libraries.liger_rotary_pos_emb,
-        },
-    }
-    for name, content in contents.items():
-        module = types.ModuleType(name)
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, name, module)
-        parent, _, last = name.rpartition(".")
-        if parent:
-            setattr(sys.modules[parent], last, module)
+    by_name = {function.__name__: function for function in functions}
+    libraries.put(monkeypatch, "liger_kernel.transformers.functional", **by_name)

@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks._engine.subject import Unavailable
-from benchmarks._studies.training import functions, sizes
+from benchmarks._studies.training import sizes
 from benchmarks._studies.training.functions import PROVIDERS
 from benchmarks._studies.training.measuring import relative_error
 from benchmarks._studies.training.network import Network, in_float32, random_weights
@@ -31,9 +31,7 @@ def alone(monkeypatch):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     liger.install(monkeypatch)
-    functions._liger.cache_clear()
     yield
-    functions._liger.cache_clear()
     torch.set_num_threads(threads)
 
 
@@ -48,8 +46,8 @@ def results(functions, weights, backend=None):
         return [Network(functions, TINY, weights).logits(drawn[:, :-1]), loss, *gradients]
 
 
-def worst(found, expected):
-    return max(map(relative_error, found, expected))
+def worst(actual, expected):
+    return max(map(relative_error, actual, expected))
 
 
 @pytest.mark.parametrize(("name", "dtype"), PARITY, ids=str)
@@ -57,9 +55,9 @@ def test_parity_with_float32(name, dtype):
     provider = PROVIDERS[name]
     weights = random_weights(TINY.shape, dtype, "cpu")
     # Of the compiler's stages only the last, which makes machine code, is left out.
-    found = results(provider.functions(), weights, provider.backend and "aot_eager")
+    actual = results(provider.functions(), weights, provider.backend and "aot_eager")
     expected = results(provider.reference(), in_float32(weights))
-    assert worst(found, expected) < BOUNDS[dtype]
+    assert worst(actual, expected) < BOUNDS[dtype]
 
 
 def test_liger_that_is_not_installed(monkeypatch):
@@ -103,6 +101,6 @@ def test_sizes_have_the_parameters_of_their_names(name, parameters):
     size = sizes.SIZES[name]
     with torch.device("meta"):
         weights = random_weights(size, torch.bfloat16, "meta")
-    assert round(sum(each.numel() for each in weights.leaves()) / 1e6) == parameters
+    assert round(sum(weight.numel() for weight in weights.leaves()) / 1e6) == parameters
     for context in (2048, 4096):
         assert sizes.POINTS[f"{name}-{context}"].batch * context == size.tokens == 16384

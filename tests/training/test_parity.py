@@ -9,15 +9,18 @@ import torch
 from benchmarks._engine.subject import Unavailable
 from benchmarks._studies.training import parity
 from benchmarks._studies.training.functions import PROVIDERS
-from benchmarks._studies.training.parity import COPY, TEXT, Job, Run
-from benchmarks._studies.training.parity_study import (
+from benchmarks._studies.training.parity import (
+    COPY,
     ERROR,
     FAIL,
     FLOOR,
     NOT_RUN,
     PASS,
+    TEXT,
     UNAVAILABLE,
     Curves,
+    Job,
+    Run,
 )
 from benchmarks._studies.training.sizes import SIZES, TINY
 
@@ -67,8 +70,8 @@ def trained(task, runs):
 
 def test_the_same_passes_in_both_dtypes(monkeypatch):
     change(monkeypatch)
-    found = trained(COPY, [Run("ours-eager", "bfloat16"), Run("eager", "float16")])
-    one, other, half = (found[key] for key in found)
+    rows = trained(COPY, [Run("ours-eager", "bfloat16"), Run("eager", "float16")])
+    one, other, half = rows.values()
     assert [row.status for row in (one, other, half)] == [PASS] * 3
     assert (other.distance, other.bound) == (one.distance, FLOOR)
     assert 0 < half.distance < FLOOR and half.dtype == "float16"
@@ -85,7 +88,7 @@ def test_attention_that_sees_the_next_token_fails_on_the_text(monkeypatch, tiny)
     monkeypatch.setitem(SIZES, "tiny", tiny._replace(vocabulary=256))
 
     def attention(q, k, v):
-        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
         seen = torch.ones(TINY.context, TINY.context, dtype=torch.bool).tril(1)
         mixed = torch.nn.functional.scaled_dot_product_attention(
             q, k, v, attn_mask=seen, enable_gqa=True
@@ -93,8 +96,8 @@ def test_attention_that_sees_the_next_token_fails_on_the_text(monkeypatch, tiny)
         return mixed.transpose(1, 2)
 
     change(monkeypatch, attention=attention)
-    found = trained(TEXT, [Run("ours-eager", "bfloat16")])
-    right, wrong = found["eager", "bfloat16"], found["ours-eager", "bfloat16"]
+    rows = trained(TEXT, [Run("ours-eager", "bfloat16")])
+    right, wrong = rows["eager", "bfloat16"], rows["ours-eager", "bfloat16"]
     assert (right.status, wrong.status) == (PASS, FAIL)
     assert wrong.loss < right.loss - 3 * FLOOR
 
@@ -102,8 +105,8 @@ def test_attention_that_sees_the_next_token_fails_on_the_text(monkeypatch, tiny)
 def test_float16_skips_no_step(monkeypatch, tiny):
     """At the scaler's default a gradient overflows here, and float16 is the farther of the two."""
     monkeypatch.setitem(SIZES, "tiny", tiny._replace(vocabulary=256))
-    found = trained(TEXT, [Run("eager", "float16")])
-    assert found["eager", "float16"].distance < found["eager", "bfloat16"].distance / 3
+    rows = trained(TEXT, [Run("eager", "float16")])
+    assert rows["eager", "float16"].distance < rows["eager", "bfloat16"].distance / 3
 
 
 # --- what is trained ------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks._studies.training import parity, parity_study, training_study
+from benchmarks._studies.training import parity, training_study
 from benchmarks._studies.training.functions import PROVIDERS
 from benchmarks._studies.training.sizes import POINTS
 from tests.lab import COULD_NOT_RUN, SHA
@@ -108,7 +108,7 @@ class Curves:
         self.runs, self.dies = [], ""
         self.above = {"bfloat16": 0.01, "float16": 0.001, "float32": 0.0}
         self.output, self.evidence = processes.output, processes.evidence
-        processes.works[parity_study.train] = self.train
+        processes.works[parity.train] = self.train
 
     def train(self, items, alone, notes):
         for index, (run, jobs) in enumerate(items):

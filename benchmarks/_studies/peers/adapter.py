@@ -6,6 +6,7 @@ and count; none is added for it. Sequences that have positions or tables of thei
 a row of one table. What a library copies, fills and checks besides is its own, and counts.
 """
 
+import importlib
 from typing import ClassVar
 
 from ..._engine.subject import Unavailable
@@ -14,31 +15,18 @@ from ..._subjects.rope.rotation_calls import Rotation
 
 
 class Provider(Rotation):
-    """A provider's calls on the tensors of a cell: see ``rotation.Rotation``.
+    """A provider's calls on the tensors of a cell.
 
-    Attributes
-    ----------
-    provider, about : str
-        Its name, and what it computes of one tensor.
-    layer : str
-        What is called for a layer of a model; "" where that is not measured.
-    by_angles : bool
-        Whether it takes angles, not precomputed tables.
-    pairs : bool
-        Whether it takes queries and keys. Each then has half of the heads of a cell of one tensor:
-        no head is rotated for nothing, and none twice.
-
-    Raises
-    ------
-    Unavailable
-        If the library is not installed, or cannot do what the cell asks for.
+    Unavailable if its library is not installed, or cannot do what the cell asks for.
     """
 
     provider: ClassVar[str]
-    about: ClassVar[str]
-    layer: ClassVar[str] = ""
+    about: ClassVar[str]  # what it computes of one tensor
+    layer: ClassVar[str] = ""  # what is called for a layer of a model, if that is measured
     install: ClassVar[str] = ""
-    by_angles = False
+    by_angles = False  # takes angles, not precomputed tables
+    # Takes queries and keys. Each then has half of the heads of a cell of one tensor: no head is
+    # rotated for nothing, and none twice.
     pairs = False
 
     def exact(self, x, direction: str) -> tuple:
@@ -52,14 +40,14 @@ class Provider(Rotation):
 
 
 class Peer(Provider):
-    """A provider that is not this package.
+    """A provider that is not this package."""
 
-    ``rounds_products``: whether its products are rounded to the tensor's dtype.
-    """
-
+    function: ClassVar[str] = ""  # where it is: "module:name"
     checks_angles = False
     in_place: bool = False
-    rounds_products = False
+    rounds_products = False  # to the tensor's dtype
+    float32_tables = False
+    either_order = False  # of dimensions
     # What it cannot do.
     backward = True
     halves_only = False  # no neighbouring pairs
@@ -72,8 +60,14 @@ class Peer(Provider):
 
         self._refuse(cell)
         super().__init__(cell, device)
-        self.rounding = "once"  # a library has one way, whatever the package is asked for
-        self.slack = product_rounding(getattr(torch, cell.dtype)) if self.rounds_products else 0.0
+        # A library has one way, whatever the package is asked for.
+        self.rounding, self.slack = "once", 0.0
+        if self.rounds_products:
+            # With unit roundoff u, x1 cos and x2 sin err by at most u |x1 cos| + u |x2 sin|, which
+            # is at most u times the length of (x1, x2) times that of (cos, sin), itself 1 but for
+            # the tables' rounding.
+            unit = torch.finfo(getattr(torch, cell.dtype)).eps / 2
+            self.slack = unit * (1 + 2 * unit)
 
     def _refuse(self, cell) -> None:
         call = cell.call_name
@@ -98,8 +92,22 @@ class Peer(Provider):
         except ImportError as error:
             raise Unavailable(f"{self.provider} is not there: {error}; {self.install}") from None
 
+    def _find(self):
+        module, _, name = self.function.partition(":")
+        if function := getattr(importlib.import_module(module), name, None):
+            return function
+        raise ImportError(f"cannot import name {name!r} from {module!r}")
+
+    def _ordered(self, x):
+        return x if self.either_order else super()._ordered(x)
+
     def _more(self, device) -> dict:
         return {}
+
+    def _table_dtype(self):
+        import torch
+
+        return torch.float32 if self.float32_tables else super()._table_dtype()
 
     def _tables(self) -> tuple:
         """Cosines and sines ``[rows, pairs]``."""
@@ -170,15 +178,3 @@ class ByToken(Peer):
         import torch
 
         return self._ordered(self._rows()).flatten(), torch.cat(super()._tables(), dim=-1)
-
-
-def product_rounding(dtype) -> float:
-    """What rounding both products to ``dtype`` costs, over the length of the pair.
-
-    With unit roundoff u, x1 cos and x2 sin err by at most u |x1 cos| + u |x2 sin|, which is at most
-    u times the length of (x1, x2) times that of (cos, sin), itself 1 but for the tables' rounding.
-    """
-    import torch
-
-    unit = torch.finfo(dtype).eps / 2
-    return unit * (1 + 2 * unit)

@@ -4,7 +4,7 @@
 """
 
 import itertools
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..._engine.subject import BACKWARD, FORWARD
@@ -36,8 +36,8 @@ AXES: dict[str, tuple[str, Callable[[PeerCell], float | str]]] = {
 class Figure(NamedTuple):
     """A table and a plot: ``metric`` over ``axis``, a line for each provider of the cells.
 
-    ``metric`` is "gbps", "milliseconds" or "share" (of a copy's speed), ``axis`` a key of
-    :data:`AXES`; one of names is not plotted. ``doubles`` says whether the axis is logarithmic.
+    ``metric``: a key of ``tables.METRICS``. ``axis``: one of :data:`AXES`; one of names is not
+    plotted. ``doubles``: whether the axis is logarithmic.
     """
 
     name: str
@@ -62,17 +62,15 @@ class Figure(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """A cell in one direction."""
-
     direction: str
     cell: PeerCell
 
 
 class Experiment(NamedTuple):
-    """Figures, and what is said of them.
+    """Figures, and what each provider calls for them.
 
-    ``about`` says what each provider calls. ``various``: whether hardly two calls share a kernel.
-    ``judged``: whether the package's calls are held to ``goals``.
+    ``various``: whether hardly two calls share a kernel. ``judged``: whether the package's calls
+    are held to ``targets``.
     """
 
     name: str
@@ -91,13 +89,9 @@ class Experiment(NamedTuple):
     def of(self, providers: Iterable[str]) -> "Experiment":
         """The same experiment with these providers only."""
         names = set(providers)
-        return self._with(lambda cell: cell.provider in names)
+        return self.where(lambda cell: cell.provider in names)
 
-    def named(self, names: Container[str]) -> "Experiment":
-        """The same experiment with these calls by name only."""
-        return self._with(lambda cell: cell.suite != "peer_named" or cell.values[1] in names)
-
-    def _with(self, wanted: Callable[[PeerCell], bool]) -> "Experiment":
+    def where(self, wanted: Callable[[PeerCell], bool]) -> "Experiment":
         figures = (
             figure._replace(cells=tuple(filter(wanted, figure.cells))) for figure in self.figures
         )
@@ -240,7 +234,7 @@ def _by_name(what: str, names: Sequence[str]) -> list[Figure]:
     return figures
 
 
-def at_random(commit: str, calls: int) -> Experiment:
+def _at_random(commit: str, calls: int) -> Experiment:
     """So many calls drawn at random, by three seeds that follow from the commit's hash."""
     shares = (calls * (seed + 1) // _SEEDS - calls * seed // _SEEDS for seed in range(_SEEDS))
     drawn = (models.draw(commit, seed, share) for seed, share in enumerate(shares))
@@ -290,18 +284,16 @@ EXPERIMENTS = (*GRIDS["full"], RANDOM)
 
 
 def planned(name: str, grid: str, commit: str) -> Experiment:
-    """One of ``EXPERIMENTS`` by a grid of ``GRIDS``; what is drawn follows from the commit."""
-    return at_random(commit, _RANDOM_CALLS[grid]) if name == RANDOM else GRIDS[grid][name]
+    return _at_random(commit, _RANDOM_CALLS[grid]) if name == RANDOM else GRIDS[grid][name]
 
 
 def measured(name: str, grid: str, timings: Iterable[Timing]) -> Experiment:
-    """The experiment that these timings are of, with the providers that they have.
+    """The experiment that these timings are of, with the providers and calls by name of theirs.
 
-    The calls by name are those that the timings have: a later version draws others, and its list
-    of chosen ones is longer.
+    A later version draws other calls, and its list of chosen ones is longer.
     """
-    timings = list(timings)
-    cells = (timing.cell for timing in timings)
+    cells = [timing.cell for timing in timings]
     names = dict.fromkeys(cell.values[1] for cell in cells if cell.suite == "peer_named")
-    every = _random(list(names)) if name == RANDOM else GRIDS[grid][name].named(names)
-    return every.of({timing.cell.provider for timing in timings})
+    every = _random(list(names)) if name == RANDOM else GRIDS[grid][name]
+    every = every.where(lambda cell: cell.suite != "peer_named" or cell.values[1] in names)
+    return every.of(cell.provider for cell in cells)

@@ -10,16 +10,18 @@ class TransformerEngine(Peer):
     """Takes either order, of any strides."""
 
     provider = "transformer-engine"
+    function = "transformer_engine.pytorch.attention.rope:apply_rotary_pos_emb"
     about = "fused apply_rotary_pos_emb with angles, rounded once"
     install = "pip install --no-build-isolation 'transformer_engine[pytorch]'"
     by_angles = True
 
     def _find(self):
         try:
-            from transformer_engine.pytorch.attention.rope import apply_rotary_pos_emb
+            return super()._find()
         except ModuleNotFoundError:  # where older releases have it
             from transformer_engine.pytorch.attention import apply_rotary_pos_emb
-        return apply_rotary_pos_emb
+
+            return apply_rotary_pos_emb
 
     def _tables(self) -> tuple:
         import torch
@@ -35,6 +37,7 @@ class FlashAttention(Peer):
     """Takes any strides, and its result has them too."""
 
     provider = "flash-attention"
+    function = "flash_attn.layers.rotary:apply_rotary_emb"
     about = "apply_rotary_emb by precomputed tables, rounded once; prefers bshd"
     layer = "apply_rotary_emb of each tensor; copies channels without angles first"
     install = "pip install --no-build-isolation flash-attn"
@@ -42,24 +45,18 @@ class FlashAttention(Peer):
 
     def _find(self):
         try:
-            return _flash_attention()
+            return super()._find()
         except ModuleNotFoundError as error:
             # A build without CUDA kernels imports them nevertheless; its rotation is in Triton.
             if error.name != "flash_attn_2_cuda":
                 raise
             sys.modules[error.name] = types.ModuleType(error.name)
-            return _flash_attention()
+            return super()._find()
 
     def _more(self, device) -> dict:
         first = self._rows()[:, 0]
         offsets = {"seqlen_offsets": first.int()} if first.any() else {}
         return {"interleaved": self.interleaved} | offsets
-
-
-def _flash_attention():
-    from flash_attn.layers.rotary import apply_rotary_emb
-
-    return apply_rotary_emb
 
 
 class Liger(HeadsFirst):
@@ -71,6 +68,7 @@ class Liger(HeadsFirst):
     """
 
     provider = "liger"
+    function = "liger_kernel.transformers.rope:liger_rotary_pos_emb"
     about = "liger_rotary_pos_emb of queries and keys by tables, in place in bshd, all rounded"
     layer = (
         "liger_rotary_pos_emb of queries and keys by halves, in place: channels without angles are "
@@ -78,11 +76,6 @@ class Liger(HeadsFirst):
     )
     install = "pip install liger-kernel"
     in_place = True
-
-    def _find(self):
-        from liger_kernel.transformers.rope import liger_rotary_pos_emb
-
-        return liger_rotary_pos_emb
 
 
 class Fla(FlashAttention):
@@ -93,6 +86,7 @@ class Fla(FlashAttention):
     """
 
     provider = "fla"
+    function = "fla.modules.rotary:rotary_embedding"
     about = "rotary_embedding by precomputed tables, rounded once; bshd, or it copies"
     layer = (
         "rotary_embedding of each tensor; copies views, gradients and channels without angles, "
@@ -100,45 +94,33 @@ class Fla(FlashAttention):
     )
     install = "pip install flash-linear-attention"
 
-    def _find(self):
-        from fla.modules.rotary import rotary_embedding
-
-        return rotary_embedding
-
 
 class Quack(FlashAttention):
     """Has flash-attention's signature, and a kernel in CuTe DSL; any strides whose last is 1."""
 
     provider = "quack"
+    function = "quack.rotary:apply_rotary_emb"
     about = "apply_rotary_emb by precomputed tables, in CuTe DSL, rounded once; prefers bshd"
     layer = "apply_rotary_emb of each tensor; copies channels without angles first"
     install = "pip install quack-kernels"
     step, most = 8, 512
     aligned = True
 
-    def _find(self):
-        from quack.rotary import apply_rotary_emb
-
-        return apply_rotary_emb
-
 
 class HuggingFace(HeadsFirst):
     """Plain PyTorch, as Llama has it. Any strides."""
 
     provider = "huggingface"
+    function = "transformers.models.llama.modeling_llama:apply_rotary_pos_emb"
     about = "Llama's apply_rotary_pos_emb of queries and keys by tables, every step rounded"
     install = "pip install transformers"
-
-    def _find(self):
-        from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
-
-        return apply_rotary_pos_emb
 
 
 class Vllm(ByToken):
     """Today's kernel computes in float32 and rounds once; older ones round every product."""
 
     provider = "vllm"
+    function = "vllm._custom_ops:rotary_embedding"
     about = "the operator rotary_embedding by tables, in place, forward only"
     layer = (
         "the operator rotary_embedding of all tensors, in place: channels without angles are not "
@@ -147,11 +129,6 @@ class Vllm(ByToken):
     install = "pip install vllm"
     in_place = True
     rounds_products = True
-
-    def _find(self):
-        from vllm._custom_ops import rotary_embedding
-
-        return rotary_embedding
 
     def forward(self, operand):
         rows, cache = self._arguments
@@ -167,24 +144,15 @@ class FlashInfer(ByToken):
     """Computes in float32, into new memory. The first call compiles the kernel by nvcc."""
 
     provider = "flashinfer"
+    function = "flashinfer.rope:apply_rope_with_cos_sin_cache"
     about = (
         "apply_rope_with_cos_sin_cache of queries and keys, by float32 tables, rounded once; half "
         "precision, forward only"
     )
     layer = "apply_rope_with_cos_sin_cache of queries and keys by float32 tables; forward only"
     install = "pip install flashinfer-python"
-    pairs = half_precision_only = True
+    pairs = half_precision_only = float32_tables = True
     step = 32  # a thread reads 16 cosines, which must not reach beyond a half
-
-    def _find(self):
-        from flashinfer.rope import apply_rope_with_cos_sin_cache
-
-        return apply_rope_with_cos_sin_cache
-
-    def _table_dtype(self):
-        import torch
-
-        return torch.float32
 
     def forward(self, operand):
         rows, cache = self._arguments
@@ -203,6 +171,7 @@ class Xformers(Peer):
     """
 
     provider = "xformers"
+    function = "xformers.ops.rope_padded:rope_padded"
     about = "rope_padded by positions, forward only; bshd, or it is copied"
     install = "pip install xformers"
     by_angles = True
@@ -212,11 +181,6 @@ class Xformers(Peer):
         super().__init__(cell, device)
         # Of pow some 8 units in the last place, which the position multiplies, and of our angles.
         self.slack = cell.positions * 2.0**-20
-
-    def _find(self):
-        from xformers.ops.rope_padded import rope_padded
-
-        return rope_padded
 
     def _tables(self) -> tuple:
         """Keys, values, the cache of each, and the lengths of the sequences."""
@@ -246,14 +210,10 @@ class Unsloth(HeadsFirst):
     """
 
     provider = "unsloth"
+    function = "unsloth.kernels.rope_embedding:fast_rope_embedding"
     about = "fast_rope_embedding of queries and keys by tables, in place in bshd, all rounded"
     install = "pip install unsloth"
     in_place = True
-
-    def _find(self):
-        from unsloth.kernels.rope_embedding import fast_rope_embedding
-
-        return fast_rope_embedding
 
     def _tables(self) -> tuple:
         return tuple(table[0] for table in super()._tables())

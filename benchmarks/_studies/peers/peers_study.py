@@ -33,7 +33,7 @@ _DISTRIBUTIONS = (
 )
 # What says how a cell is measured: a change of it is another measurement.
 _MEASURING = (
-    *("_subjects/**/*.py", "_studies/peers/*.py"),
+    *("_subjects/**/*.py", "_studies/compiling.py", "_studies/peers/*.py"),
     *(
         f"_engine/measure/{name}.py"
         for name in ("gpu_timer", "roofline", "timed_cell", "inputs", "cell_outcomes")
@@ -47,13 +47,6 @@ _TIMING_SECONDS, _VARIOUS_SECONDS, _COMPILE_SECONDS = 1.0, 0.2, 0.3  # estimates
 
 
 def _parts(options: argparse.Namespace, place: Place) -> list[Part]:
-    """The experiments that were asked for, with the providers that were.
-
-    Raises
-    ------
-    StudyError
-        If the package is not a commit's, or an experiment has none of the providers.
-    """
     commit = place.version.sha
     if not commit:
         raise StudyError(
@@ -90,13 +83,13 @@ class _Experiment(Part):
     def tasks(self, entries: list[dict]) -> list[Task]:
         there = state.results_of(self.header, entries).rows
         left = [timing for timing in self._experiment.timings if timing not in there]
-        various, tasks = self._experiment.various, []
-        if various and left and self._place:
-            ahead = functools.partial(compile_ahead, left, self._place.uuid)
-            label = f"compiling {len(left)} timings"
-            tasks.append(Task(label, _COMPILE_SECONDS * len(left), lambda keep: ahead()))
-        most = _VARIOUS_TIMINGS if various else _GROUP_TIMINGS
-        seconds = _VARIOUS_SECONDS if various else _TIMING_SECONDS
+        tasks, most, seconds = [], _GROUP_TIMINGS, _TIMING_SECONDS
+        if self._experiment.various:
+            most, seconds = _VARIOUS_TIMINGS, _VARIOUS_SECONDS
+            if left and (place := self._place):
+                label = f"compiling {len(left)} timings"
+                seconds_ahead = _COMPILE_SECONDS * len(left)
+                tasks.append(Task(label, seconds_ahead, lambda _: compile_ahead(left, place.uuid)))
         for group in grouped(left, most):
             label = f"{len(group)} of {len(self._experiment.timings)} timings"
             measure = functools.partial(self._measure, group)
@@ -106,25 +99,22 @@ class _Experiment(Part):
     def _measure(self, timings: Sequence[Timing], keep: Keep) -> None:
         place = self._place
         assert place
-
-        def failed(timing: Timing, why: str) -> dict:
-            return state.as_json(Row(timing, cell_outcomes.Outcome(error=why), place.uuid))
-
         runner.in_processes(
             *(measure, timings, place.uuid),
             place=place,
             keep=lambda rows: keep(*rows),
-            failed=failed,
+            failed=lambda timing, why: state.as_json(
+                Row(timing, cell_outcomes.Outcome(error=why), place.uuid)
+            ),
         )
 
     def in_order(self, entries: list[dict]) -> list[dict]:
         rows = state.results_of({}, entries).rows
-        return [
-            state.as_json(rows[timing]) for timing in self._experiment.timings if timing in rows
-        ]
+        timings = self._experiment.timings
+        return [state.as_json(rows[timing]) for timing in timings if timing in rows]
 
-    def page(self, header: dict, entries: list[dict], drawn: bool) -> str:
-        return tables.as_markdown(self._experiment, state.results_of(header, entries), drawn)
+    def page(self, header: dict, entries: list[dict], drawn: bool) -> list[str]:
+        return tables.page(self._experiment, state.results_of(header, entries), drawn)
 
     def draw(self, header: dict, entries: list[dict], directory: Path) -> None:
         results = state.results_of(header, entries)
@@ -203,7 +193,7 @@ def call_once(cells: Sequence[tuple[PeerCell, str]]) -> None:
 
 
 def stored(directory: Path) -> dict[str, tuple[Experiment, Results]]:
-    """The experiments that a directory holds, with the providers that were measured."""
+    """By name, the experiments that a directory holds."""
     paths = {name: directory / f"{name}.jsonl" for name in EXPERIMENTS}
     return {name: state.read_experiment(path) for name, path in paths.items() if path.exists()}
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from .. import pages
 from .experiments import AXES, COPY, OURS, Figure, Timing
 from .state import Results
-from .tables import METRICS, source, value
+from .tables import METRICS, source
 
 
 class Style(NamedTuple):
@@ -39,14 +39,8 @@ STYLES = {
 _SIZE, _DPI = (8.4, 5.0), 150  # inches; 1260 pixels, shown at the width of a README
 
 
-def draw(figure: Figure, results: Results, directory: Path) -> list[Path]:
-    """Write ``NAME.png`` and ``NAME.svg``; their paths.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If matplotlib is not installed.
-    """
+def draw(figure: Figure, results: Results, directory: Path) -> None:
+    """Write ``NAME.png`` and ``NAME.svg``; ModuleNotFoundError without matplotlib."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
@@ -61,10 +55,10 @@ def draw(figure: Figure, results: Results, directory: Path) -> list[Path]:
         png, svg = (directory / f"{figure.name}.{form}" for form in ("png", "svg"))
         canvas.savefig(png, dpi=_DPI, metadata={"Software": None, "Description": origin})
         canvas.savefig(svg, metadata={"Date": None, "Creator": None, "Description": origin})
-    return [png, svg]
 
 
 def _plot(axes, figure: Figure, results: Results) -> None:
+    _, value, _ = METRICS[figure.metric]
     for provider in figure.providers:
         style = STYLES[provider]
         cells = sorted(
@@ -74,9 +68,7 @@ def _plot(axes, figure: Figure, results: Results) -> None:
         rows = [results.rows.get(Timing(figure.direction, cell)) for cell in cells]
         states = [row.status if row else "not measured" for row in rows]
         # A gap where there is no speed: no line leads over it.
-        values = [
-            value(figure, row) if row and row.status == "measured" else math.nan for row in rows
-        ]
+        values = [value(row) if row and row.status == "measured" else math.nan for row in rows]
         axes.plot(
             [figure.position(cell) for cell in cells],
             values,

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..._engine.measure.cell_outcomes import Outcome
 from ..._engine.system import journal
@@ -13,6 +14,7 @@ from .peer_cells import SUITES
 
 FORMAT = "rope-triton sweep"
 _DIGITS = 6  # far below the noise
+_SAMPLES, _WHY = ("latency", "copy", "roofline"), ("unavailable", "error")
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,7 @@ class Row:
         return " ".join(self.outcome.unavailable.split())
 
 
-@dataclass
-class Results:
+class Results(NamedTuple):
     """The rows of one experiment by timing, and the header that says where they come from."""
 
     header: dict
@@ -71,53 +72,32 @@ class Results:
 
 
 def results_of(header: dict, entries: Iterable[dict]) -> Results:
-    """The results that a header and entries are."""
     rows = map(from_json, entries)
     return Results(header, {row.timing: row for row in rows})
 
 
 def read_experiment(path: Path) -> tuple[Experiment, Results]:
-    """The experiment that a file holds, with the providers that were measured, and its results.
-
-    Raises
-    ------
-    JournalError
-        If the file is damaged.
-    """
+    """The experiment that a file holds, with the providers that were measured, and its results."""
     header, *entries = journal.read(path)
     results = results_of(header, entries)
     return measured(header["experiment"], header["grid"], results.rows), results
 
 
 def as_json(row: Row) -> dict:
-    """A row as a line of the file has it."""
-    samples = {
-        name: [float(f"{value:.{_DIGITS}g}") for value in getattr(row.outcome, name)]
-        for name in ("latency", "copy", "roofline")
-    }
-    why = {"unavailable": row.outcome.unavailable, "error": row.outcome.error}
     direction, cell = row.timing
-    what = {"direction": direction, "suite": cell.suite, "cell": list(cell.values)}
-    return what | {k: v for k, v in (samples | why).items() if v} | {"gpu": row.gpu}
+    line: dict = {"direction": direction, "suite": cell.suite, "cell": list(cell.values)}
+    for name in _SAMPLES:
+        line[name] = [float(f"{value:.{_DIGITS}g}") for value in getattr(row.outcome, name)]
+    line |= {name: getattr(row.outcome, name) for name in _WHY}
+    return {key: value for key, value in line.items() if value} | {"gpu": row.gpu}
 
 
 def from_json(content: dict) -> Row:
-    """The row of a line.
-
-    Raises
-    ------
-    JournalError
-        If the line is of a version that stored no suite.
-    """
+    """JournalError if it is of a version that stored no suite."""
     suite = content.get("suite")
     if suite not in SUITES:
         raise journal.JournalError(f"a row's suite must be one of {[*SUITES]}, got {suite!r}")
-    outcome = Outcome(
-        tuple(content.get("latency", ())),
-        tuple(content.get("copy", ())),
-        content.get("unavailable", ""),
-        content.get("error", ""),
-        tuple(content.get("roofline", ())),
-    )
+    fields: dict = {name: tuple(content.get(name, ())) for name in _SAMPLES}
+    fields |= {name: content.get(name, "") for name in _WHY}
     timing = Timing(content["direction"], SUITES[suite](*content["cell"]))
-    return Row(timing, outcome, content["gpu"])
+    return Row(timing, Outcome(**fields), content["gpu"])

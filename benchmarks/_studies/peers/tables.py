@@ -26,19 +26,13 @@ SETTLED_SEQ_LEN = 2048
 LARGE_BYTES = 16_000_000
 
 
-def value(figure: Figure, row: Row) -> float:
-    """What the figure shows of a row that was measured."""
-    return METRICS[figure.metric][1](row)
-
-
 def source(header: dict) -> list[str]:
     """Machine and software, commit, command: a line each, for every file."""
     package = f"{pages.package(header)}, grid {header['grid']}"
     return [pages.environment(header), package, header["command"]]
 
 
-def as_markdown(experiment: Experiment, results: Results, drawn: bool) -> str:
-    """The experiment's page; ``drawn`` says whether the plots lie beside it."""
+def page(experiment: Experiment, results: Results, drawn: bool) -> list[str]:
     header = results.header
     lines = [*pages.head(experiment.title, header, f"grid {header['grid']}"), ""]
     if experiment.name == "throughput":
@@ -54,7 +48,7 @@ def as_markdown(experiment: Experiment, results: Results, drawn: bool) -> str:
         lines += [f"{unit[0].upper()}{unit[1:]}:", "", *figure_table(figure, results)]
     names = dict.fromkeys(timing.cell.provider for timing in experiment.timings)
     lines += ["", "## Providers", "", *(f"- `{name}`: {experiment.about[name]}" for name in names)]
-    return "\n".join([*lines, *reasons(experiment, results)]) + "\n"
+    return [*lines, *reasons(experiment, results)]
 
 
 def figure_table(figure: Figure, results: Results) -> list[str]:
@@ -78,7 +72,8 @@ def _written(figure: Figure, row: Row | None) -> str:
     if row is None:
         return "not measured"
     if row.status == "measured":
-        return f"{value(figure, row):{METRICS[figure.metric][2]}}"
+        _, value, form = METRICS[figure.metric]
+        return f"{value(row):{form}}"
     return row.status if row.status == "n/a" else f"**{row.status}**"
 
 
@@ -133,13 +128,8 @@ def gain_table(experiment: Experiment, results: Results) -> list[str]:
     """Speedup of the package over each other provider, over an experiment's cells."""
     columns = ("provider", "timings", "minimum", "median", "maximum", "timings it wins")
     lines = ["Speedup of the package over each provider, where both were measured:", ""]
-    lines += pages.table(
-        columns,
-        (
-            (provider, *_gain_cells(gains))
-            for provider, gains in gains_over(experiment, results).items()
-        ),
-    )
+    gains = gains_over(experiment, results)
+    lines += pages.table(columns, ((name, *_gain_cells(ratios)) for name, ratios in gains.items()))
     large = gains_over(experiment, results, _is_large_half)
     for provider in ("compile", "compile-angles"):
         if ratios := large.get(provider):
@@ -183,7 +173,6 @@ def gains_over(
 
 
 def reasons(experiment: Experiment, results: Results) -> Iterator[str]:
-    """What has no speed and why, each reason once."""
     rows = map(results.rows.get, experiment.timings)
     why = Counter(
         (row.timing.cell.provider, row.status, row.reason)

@@ -66,7 +66,7 @@ class Point(NamedTuple):
 
 def points(experiment: Experiment, results: Results) -> list[Point]:
     """Every call of the experiment, in its order, with what could be judged."""
-    own = [timing for timing in experiment.timings if timing.cell.provider == OURS]
+    own = (timing for timing in experiment.timings if timing.cell.provider == OURS)
     return [_point(timing, results) for timing in own]
 
 
@@ -116,37 +116,27 @@ def _judged(goal: str, ratios: dict[str, float], least: float) -> Judgement:
 
 def held(experiment: Experiment, results: Results) -> dict[str, str]:
     """By goal, how many timings hold it, of how many that are judged: "79 of 81"."""
-    return _counts(_judgements_of(points(experiment, results)))
+    judged, counts = _judged_of(points(experiment, results)), {}
+    for goal in GOALS:
+        answers = [one.held for _, one in judged if one.goal == goal]
+        counts[goal] = f"{sum(answers)} of {len(answers)}"
+    return counts
 
 
-def _judgements_of(every: list[Point]) -> list[tuple[Point, Judgement]]:
-    return [
-        (point, judgement)
-        for point in every
-        if not point.unaligned
-        for judgement in point.judgements
-    ]
-
-
-def _counts(judged: list[tuple[Point, Judgement]]) -> dict[str, str]:
-    held_of = {
-        goal: [judgement.held for _, judgement in judged if judgement.goal == goal]
-        for goal in GOALS
-    }
-    return {goal: f"{sum(of_goal)} of {len(of_goal)}" for goal, of_goal in held_of.items()}
+def _judged_of(every: list[Point]) -> list[tuple[Point, Judgement]]:
+    return [(point, one) for point in every if not point.unaligned for one in point.judgements]
 
 
 def summary(experiment: Experiment, results: Results) -> list[str]:
     """What holds, in a sentence, and the calls that are farthest from their targets."""
     every = points(experiment, results)
-    judged = _judgements_of(every)
-    counts = [f"{goal} {count}" for goal, count in _counts(judged).items()]
+    counts = [f"{goal} {count}" for goal, count in held(experiment, results).items()]
     unaligned = sum(point.unaligned for point in every)
     text = f"Hold their goals: {', '.join(counts)}; {unaligned} aligned to 2 bytes are not judged."
     measured = Counter(name for point in every for name in point.rivals)
     beside = ", ".join(f"{name} in {measured[name] or 'none'}" for name in RIVALS)
     text += f" Of {len(every)} timings, rivals count: {beside}."
-    worst = sorted(judged, key=lambda pair: pair[1].ratio / pair[1].least)[:_WORST]
+    worst = sorted(_judged_of(every), key=lambda pair: pair[1].ratio / pair[1].least)[:_WORST]
     rows = (
         (
             *(point.title, f"{one.goal}, beside {one.beside}", f"{point.megabytes:.1f}"),
@@ -159,7 +149,6 @@ def summary(experiment: Experiment, results: Results) -> list[str]:
 
 
 def page(experiment: Experiment, results: Results) -> list[str]:
-    """The goals, what holds, and every call beside them; what does not hold is bold."""
     about = (__doc__ or "").partition("\n\n")[2].strip().replace("``RIVALS``", ", ".join(RIVALS))
     lines = ["## Goals", "", *about.splitlines(), "", *summary(experiment, results), ""]
     rows = []

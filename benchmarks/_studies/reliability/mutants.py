@@ -20,8 +20,8 @@ PATCHES = Path(__file__).with_name("patches")
 class Mutant:
     """A change for the worse.
 
-    ``change`` says what it does, ``caught_by`` names the metrics that must each fail for it, in a
-    subject whose parameters include all of ``where``. ``needs_gpu``: whether those need a GPU.
+    ``caught_by``: the metrics that must each fail for it, in a subject whose parameters include all
+    of ``where``. ``needs_gpu``: whether those need a GPU.
     """
 
     name: str
@@ -35,7 +35,6 @@ class Mutant:
         return PATCHES / f"{self.name}.patch"
 
     def concerns(self, subject: Key) -> bool:
-        """Whether a failure of this subject counts as catching the mutant."""
         return subject.metric in self.caught_by and set(self.where) <= set(subject.params)
 
 
@@ -57,10 +56,7 @@ def apply(name: str, root: Path, destination: Path) -> Path:
 def patched_copy(patch: Path, root: Path, directory: Path) -> None:
     """Copy the package in ``root`` to a directory and apply a unified diff to it.
 
-    Raises
-    ------
-    RuntimeError
-        If it does not apply: the package has changed, and the patch must follow.
+    RuntimeError if it does not apply: the package has changed, and the patch must follow.
     """
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(root / PACKAGE, directory / PACKAGE, ignore=ignored)

@@ -23,9 +23,9 @@ SHORT_SECONDS = 11e-6
 class Model(NamedTuple):
     """A kind of noise.
 
-    what: for a table. draw: from a generator, the number of rounds, and the usual seconds of each
-    GPU timing. alike: whether it draws the same of both versions. If not, the head is slower in
-    some processes, and only a pass is wrong.
+    draw: from a generator, the number of rounds, and the usual seconds of each GPU timing. alike:
+    whether it draws the same of both versions. If not, the head is slower in some processes, and
+    only a pass is wrong.
     """
 
     what: str
@@ -79,20 +79,13 @@ def _autoregressive(generator, rounds, seconds):
     return steps
 
 
-def _drift(generator, rounds, seconds):
-    """0.02 % from each process to the next, for everything."""
-    return _quiet(generator, rounds, seconds) + 2e-4 * np.arange(2 * rounds)[:, None]
+def _shifted(by: Callable[[np.ndarray], np.ndarray]) -> _Draw:
+    """Every process is slower by what follows from its place in the order, ``[2 * rounds, 1]``."""
 
+    def draw(generator, rounds, seconds):
+        return _quiet(generator, rounds, seconds) + by(np.arange(2 * rounds)[:, None])
 
-def _warm_up(generator, rounds, seconds):
-    """The first process is 1 % slower, and each later one by 0.7 times as much."""
-    slower = 0.01 * 0.7 ** np.arange(2 * rounds)[:, None]
-    return _quiet(generator, rounds, seconds) + slower
-
-
-def _second_slower(generator, rounds, seconds):
-    second = np.arange(2 * rounds)[:, None] % 2
-    return _quiet(generator, rounds, seconds) + 0.002 * second
+    return draw
 
 
 def _shared_shift(generator, rounds, seconds):
@@ -111,21 +104,17 @@ def _bursts(generator, rounds, seconds):
 
 
 def _two_states(generator, rounds, seconds):
-    """Every timing of every process is in one of two states, 3 % apart."""
     states = generator.integers(2, size=(2 * rounds, len(seconds)))
     return _quiet(generator, rounds, seconds) + 0.03 * states
 
 
 def _two_states_of_a_process(generator, rounds, seconds):
-    """A process is in one of two states, which move each timing by an amount of its own."""
     states = generator.integers(2, size=(2 * rounds, 1))
     amounts = np.random.default_rng(0).uniform(0, 0.03, len(seconds))  # the same in every look
     return _quiet(generator, rounds, seconds) + states * amounts
 
 
 def _head_alone(share: float, size: float, whole_processes: bool = False) -> _Draw:
-    """A share of the head's times take longer, alone or together with all of their process."""
-
     def draw(generator, rounds, seconds):
         logs = _quiet(generator, rounds, seconds)
         drawn = generator.random((rounds, 1 if whole_processes else len(seconds)))
@@ -140,9 +129,12 @@ MODELS = {
     "normal": Model("normal, 0.1 to 0.3 % by size", _quiet),
     "t3": Model("Student's t, 3 degrees of freedom", _heavy_tails),
     "ar": Model("autoregressive, 0.8 from process to process", _autoregressive),
-    "drift": Model("drift of 0.02 % a process", _drift),
-    "warm-up": Model("warm-up from +1 %", _warm_up),
-    "second": Model("the second process of a round +0.2 %", _second_slower),
+    "drift": Model("drift of 0.02 % a process", _shifted(lambda process: 2e-4 * process)),
+    # By 0.7 times as much in each later process.
+    "warm-up": Model("warm-up from +1 %", _shifted(lambda process: 0.01 * 0.7**process)),
+    "second": Model(
+        "the second process of a round +0.2 %", _shifted(lambda process: 0.002 * (process % 2))
+    ),
     "shared": Model("a shift of 0.5 % common to a process", _shared_shift),
     "bursts": Model("bursts while another GPU works", _bursts),
     "states": Model("two states 3 % apart, of each timing", _two_states),

@@ -46,12 +46,7 @@ def versions(bench: Bench) -> dict[str, checkout.Version]:
     """``base``, and for each of :data:`DOSES` a version whose calls take longer by it.
 
     All run the same machine code. What the calibrating processes answer is kept, so that a killed
-    run finds the same versions again.
-
-    Raises
-    ------
-    StudyError
-        If a cell does not take longer the longer it waits.
+    run finds the same versions again. StudyError if a cell takes no longer the longer it waits.
     """
     job = measure.timing_job(small_grid(), host=False)
     none = plant("base", bench, {})
@@ -71,11 +66,10 @@ def versions(bench: Bench) -> dict[str, checkout.Version]:
 def waits_of_a_slowdown(pool: Pool, about: Waits) -> Waits:
     """The wait that doubles each cell's time, from the times at waits of ``_LEVELS`` of ``about``.
 
-    ``pool`` has a version for each level. The line is the one of least squares over all processes.
+    ``pool`` has a version for each level.
     """
     waits = {}
-    rounds = len(pool.seconds["level-0"])
-    shares = np.repeat(list(_LEVELS.values()), rounds)
+    shares = np.repeat(list(_LEVELS.values()), len(pool.seconds["level-0"]))
     for column, subject in enumerate(pool.subjects):
         times = np.concatenate([pool.seconds[level][:, column] for level in _LEVELS])
         slope, base = np.polyfit(shares, times, 1)
@@ -93,9 +87,8 @@ def plant(
     def fill(directory: Path) -> None:
         mutants.patched_copy(PATCH, bench.base.root, directory)
         planted = {"gpu": {"": _BASE_WAIT, **waits}, "host": seconds}
-        (directory / "rope_triton" / "waits.json").write_text(
-            json.dumps(planted, indent=1), encoding="utf-8"
-        )
+        text = json.dumps(planted, indent=1)
+        (directory / "rope_triton" / "waits.json").write_text(text, encoding="utf-8")
 
     return checkout.from_directory(name, bench.sources, fill)
 

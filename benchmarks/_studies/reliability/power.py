@@ -98,29 +98,31 @@ def dose(pool: Pool, verification: Pool, name: str, family: str) -> dict:
     a dose is.
     """
     timings = pool.judged("base", name)[family].timings
-    columns = {
-        subject: column
-        for column, subject in enumerate(verification.subjects)
+    base, head = (np.median(verification.seconds[side], axis=0) for side in ("base", name))
+    effects = head / base - 1 if family == "gpu" else head - base
+    effect_of = {
+        subject: effect
+        for subject, effect in zip(verification.subjects, effects.tolist(), strict=True)
         if subject.metric.startswith(FAMILIES[family])
     }
-    base, head = (np.median(verification.seconds[side], axis=0) for side in ("base", name))
     if family == "gpu":
-        key, claimed, effects = "planted", DOSES[name].share, head / base - 1
+        key, claimed = "planted", DOSES[name].share
         suffix, some = "_above_4_mb", [one for one in timings if not _is_small(one.key)]
         groups = {
-            "measured": list(columns),
-            "measured_up_to_4_mb": [subject for subject in columns if _is_small(subject)],
-            "measured_above_4_mb": [subject for subject in columns if not _is_small(subject)],
+            "measured": list(effect_of.values()),
+            "measured_up_to_4_mb": [
+                effect_of[subject] for subject in effect_of if _is_small(subject)
+            ],
+            "measured_above_4_mb": [
+                effect_of[subject] for subject in effect_of if not _is_small(subject)
+            ],
         }
     else:
-        key, claimed, effects = "planted_seconds", DOSES[name].seconds, head - base
+        key, claimed = "planted_seconds", DOSES[name].seconds
         suffix = "_from_5_percent"
         some = [one for one in timings if claimed >= _HOST_SHARE * one.base]
-        groups = {"measured_seconds": list(columns)}
-    measured = {
-        group: float(statistics.median(effects[columns[subject]] for subject in subjects))
-        for group, subjects in groups.items()
-    }
+        groups = {"measured_seconds": list(effect_of.values())}
+    measured = {group: statistics.median(sizes) for group, sizes in groups.items()}
     as_claimed = all(abs(size - claimed) <= TOLERANCE * claimed for size in measured.values())
     return {
         **{key: claimed, **_seen(timings), **_seen(some, suffix)},

@@ -1,7 +1,7 @@
 """The studies of how reliable ``compare`` is; numpy is imported where they run."""
 
 import argparse
-from collections.abc import Callable, Iterable
+import functools
 
 from ..._engine.system.process import SUITE
 from ..runner import Part, Place, Study
@@ -22,14 +22,9 @@ def _parts(options: argparse.Namespace, place: Place) -> list[Part]:
     return [power.Power(bench) if options.study == "power" else repeats.Repeats(bench)]
 
 
-def _study(
-    about: str,
-    description: str,
-    names: Callable[[], Iterable[str]] = tuple,
-    needs: str = "commit",
-) -> Study:
-    return Study(about, description, names, _parts, lambda machine: EVIDENCE, needs=needs)
-
+_study = functools.partial(
+    Study, names=tuple, parts=_parts, evidence=lambda machine: EVIDENCE, needs="commit"
+)
 
 STUDIES = {
     "aa": _study(

@@ -17,7 +17,7 @@ RUNS = 10
 
 
 class Repeats(Document):
-    """Runs of one version against itself; an entry has the pool of a run."""
+    """An entry has the pool of a run."""
 
     name = "aa"
 

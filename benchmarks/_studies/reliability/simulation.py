@@ -67,19 +67,6 @@ SCENARIOS = {
 }
 
 
-class Outcome(NamedTuple):
-    """A simulated comparison.
-
-    first, both: the answers after the first look and after both. failed: whether a slower timing
-    failed. covered: the share of GPU timings whose interval of the first look holds the truth.
-    """
-
-    first: Answer
-    both: Answer
-    failed: bool
-    covered: float
-
-
 class Simulator:
     """Comparisons of the timings of a pool of A/A rounds, under the noise of one model."""
 
@@ -91,8 +78,13 @@ class Simulator:
             for name, prefixes in FAMILIES.items()
         }
 
-    def comparison(self, scenario: str, replicate: int) -> Outcome:
-        """One comparison; its seed follows from the model, the scenario and the replicate."""
+    def comparison(self, scenario: str, replicate: int) -> tuple[str, str, str, float]:
+        """A comparison, whose seed follows from the model, the scenario and the replicate.
+
+        The answers after the first look and after both, and whether a slower timing failed, each a
+        letter as :func:`outcomes` has them; the share of GPU timings whose interval of the first
+        look holds the truth.
+        """
         asked = SCENARIOS[scenario]
         seed = [MODELS.index(self.model), list(SCENARIOS).index(scenario), replicate]
         generator = np.random.default_rng(seed)
@@ -116,12 +108,11 @@ class Simulator:
             second = look(session.EXTENSION_ROUNDS, open_)
         both = findings.joined(first, second)
         failed = any(_of(both, subjects[c]).answer is Answer.FAIL for c in slower)
-        return Outcome(
-            rules.overall(first.families.values(), (), identical),
-            rules.overall(both.families.values(), (), identical),
-            failed,
-            self._covered(first, planted),
+        answer_of_first, answer = (
+            _LETTERS[rules.overall(result.families.values(), (), identical)]
+            for result in (first, both)
         )
+        return answer_of_first, answer, "-+"[failed], self._covered(first, planted)
 
     def _look(
         self,
@@ -190,13 +181,11 @@ def outcomes(pool: Pool, model: str, scenario: str, replicates: int) -> dict:
     covered: the mean of the shares of intervals that hold the truth.
     """
     simulator = Simulator(model, pool)
-    comparisons = [simulator.comparison(scenario, replicate) for replicate in range(replicates)]
-    return {
-        "first": "".join(_LETTERS[one.first] for one in comparisons),
-        "both": "".join(_LETTERS[one.both] for one in comparisons),
-        "failed": "".join("-+"[one.failed] for one in comparisons),
-        "covered": statistics.fmean(one.covered for one in comparisons),
-    }
+    comparisons = (simulator.comparison(scenario, replicate) for replicate in range(replicates))
+    first, both, failed, covered = zip(*comparisons, strict=True)
+    letters = {"first": first, "both": both, "failed": failed}
+    texts = {key: "".join(letters_of) for key, letters_of in letters.items()}
+    return texts | {"covered": statistics.fmean(covered)}
 
 
 FIGURES = {
@@ -227,22 +216,18 @@ def figures(scenarios: Mapping[str, Mapping]) -> dict[str, float]:
 
 
 class Simulation(Document):
-    """All of it, without a GPU; an entry has the outcomes of a model.
-
-    Parameters
-    ----------
-    repeats : Path
-        ``aa.json``.
-    """
+    """All of it, without a GPU, from ``aa.json``; an entry has the outcomes of a model."""
 
     name = "simulation"
-    _COMMAND = "python -m benchmarks study simulation"
 
     def __init__(self, repeats: Path):
         document = repeats.read_bytes()
         self._pool = Pool.from_json(json.loads(document)["pool"])
-        digests = hashlib.sha256(document).hexdigest(), suite.digest(_JUDGING)
-        self.header = {"command": self._COMMAND, "pool": digests[0], "suite": digests[1]}
+        self.header = {
+            "command": "python -m benchmarks study simulation",
+            "pool": hashlib.sha256(document).hexdigest(),
+            "suite": suite.digest(_JUDGING),
+        }
 
     def tasks(self, entries: list[dict]) -> list[Task]:
         there = {entry["model"] for entry in entries}

@@ -14,10 +14,10 @@ from .sizes import KERNELS, PARTS
 
 @functools.cache
 def _plain() -> Functions:
-    """PyTorch, with RoPE as Llama in Hugging Face's Transformers has it, ``modeling_llama.py``.
+    """PyTorch, with RoPE as ``modeling_llama.py`` of Hugging Face's Transformers has it.
 
-    The tables are in the dtype of the network and every step is rounded to it; the loss is computed
-    in float32.
+    Tables and every step are rounded to the dtype of the network; the loss is in float32. One
+    object for all that it is part of, so that equal heads are compiled once.
     """
     import torch
     from torch.nn import functional
@@ -53,14 +53,7 @@ def _plain() -> Functions:
     return Functions(tables, rope, norm, functional.linear, attention, activation, loss)
 
 
-@functools.cache
-def _none() -> Functions:
-    return _without_rotation(_plain())
-
-
-@functools.cache
 def _ours() -> Functions:
-    """The same with this package's rotation with angles, of queries and keys in one launch."""
     from rope_triton import apply_qk_rotary_pos_emb
 
     def rope(q, k, angles):
@@ -69,9 +62,7 @@ def _ours() -> Functions:
     return _plain()._replace(tables=lambda angles, dtype: angles, rope=rope)
 
 
-@functools.cache
 def _transformers() -> Functions:
-    """The same with the function that models of Transformers get, on Llama's tables."""
     from rope_triton.integrations.transformers import apply_rotary_pos_emb
 
     def rope(q, k, tables):
@@ -81,9 +72,8 @@ def _transformers() -> Functions:
     return _plain()._replace(tables=_by_token, rope=rope)
 
 
-@functools.cache
 def _megatron() -> Functions:
-    """The same with the function that Megatron Core gets, whose tensors are ``[s, b, h, d]``."""
+    """Its tensors are ``[s, b, h, d]``."""
     from rope_triton.integrations.megatron import fused_apply_rotary_pos_emb
 
     def rope(q, k, angles):
@@ -93,9 +83,7 @@ def _megatron() -> Functions:
     return _ours()._replace(rope=rope)
 
 
-@functools.cache
 def _flash_attention() -> Functions:
-    """The same with flash-attention's function, which rotates the projection in place."""
     from rope_triton.integrations.flash_attention import apply_rotary_emb_qkv_
 
     def tables(angles, dtype):
@@ -111,21 +99,14 @@ def _flash_attention() -> Functions:
     return _plain()._replace(tables=tables, split_rope=split_rope)
 
 
-@functools.cache
 def _liger() -> Functions:
-    """Liger-Kernel's RoPE, RMSNorm, SwiGLU and cross-entropy; some overwrite what they are given.
-
-    Raises
-    ------
-    Unavailable
-        If Liger-Kernel is not installed.
-    """
+    """Some overwrite what they are given; Unavailable if Liger-Kernel is not installed."""
     try:
         from liger_kernel.transformers import functional
         from liger_kernel.transformers.rope import liger_rotary_pos_emb
     except ImportError as error:
-        how = "pip install liger-kernel"
-        raise Unavailable(f"liger is not there: {error}; {how}") from None
+        why = f"liger is not there: {error}; pip install liger-kernel"
+        raise Unavailable(why) from None
 
     def rope(q, k, tables):
         rotated = liger_rotary_pos_emb(q.transpose(1, 2), k.transpose(1, 2), *tables)
@@ -140,12 +121,8 @@ def _liger() -> Functions:
     )
 
 
-@functools.cache
 def _hybrid() -> Functions:
-    """PyTorch's products and attention, with this package's RoPE, norms and loss.
-
-    RoPE takes the projection apart, so that its backward writes the gradient of the projection.
-    """
+    """RoPE takes the projection apart, so that its backward writes the projection's gradient."""
     from rope_triton import apply_fused_qkv_rotary_pos_emb
     from rope_triton.transformer import linear_cross_entropy, rms_norm
 
@@ -163,7 +140,6 @@ def _hybrid() -> Functions:
     )
 
 
-@functools.cache
 def _triton() -> Functions:
     """This package's kernels alone, but for the embedding and the sums of residuals."""
     from rope_triton.transformer import causal_attention, linear, swiglu
@@ -171,23 +147,15 @@ def _triton() -> Functions:
     return _hybrid()._replace(linear=linear, attention=causal_attention, activation=swiglu)
 
 
-@functools.cache
-def _triton_none() -> Functions:
-    return _without_rotation(_triton())
-
-
-@functools.cache
 def _triton_fused() -> Functions:
-    """The same, rotated by neighbouring pairs in the projection and in attention's backward."""
+    """Rotates neighbouring pairs of channels."""
     from rope_triton.transformer import rotary_attention
 
     return _triton()._replace(tables=_by_pairs, rotary_attention=rotary_attention)
 
 
-@functools.cache
 def _plain_groups() -> Functions:
-    """Plain PyTorch whose projection has groups of heads: queries, and the keys and values that
-    they share."""
+    """The projection has groups of heads: queries, and the keys and values that they share."""
     plain = _plain()
 
     def split_rope(qkv, tables, heads, kv_heads):
@@ -199,9 +167,7 @@ def _plain_groups() -> Functions:
     return plain._replace(split_rope=split_rope)
 
 
-@functools.cache
 def _plain_pairs() -> Functions:
-    """Plain PyTorch that rotates neighbouring pairs of channels."""
     import torch
 
     def rope(q, k, angles):
@@ -216,10 +182,14 @@ def _plain_pairs() -> Functions:
     return _plain()._replace(tables=_by_pairs, rope=rope)
 
 
-def _without_rotation(functions: Functions) -> Functions:
-    return functions._replace(
+def _without_rotation(functions: Callable[[], Functions]) -> Functions:
+    return functions()._replace(
         tables=lambda angles, dtype: None, rope=lambda q, k, _: (q, k), split_rope=None
     )
+
+
+_none = functools.partial(_without_rotation, _plain)
+_triton_none = functools.partial(_without_rotation, _triton)
 
 
 def _by_token(angles, dtype):
@@ -235,10 +205,10 @@ def _by_pairs(angles, dtype):
 class Provider(NamedTuple):
     """What a provider is in words, and its functions.
 
-    ``backend``: of torch.compile, None for eager PyTorch. ``without_rope``: the provider that is
-    the same but for RoPE, beside which RoPE's share is measured; "" for one that has no RoPE, or no
-    such other. ``reference``: what its network computes, in plain PyTorch, to be called in float32.
-    ``kernels``: whether its products and its attention are measured alone, too.
+    ``backend``: of torch.compile, None for eager PyTorch. ``without_rope``: the same without RoPE,
+    beside which RoPE's share is measured, if there is such a provider. ``reference``: what its
+    network computes, in plain PyTorch, to be called in float32. ``kernels``: whether its products
+    and its attention are measured alone, too.
     """
 
     about: str

@@ -10,12 +10,11 @@ SPEED, PEAK, MFU = "speed", "peak memory", "MFU"
 
 
 class Goal(NamedTuple):
-    """What ``provider`` is to reach in a part of some points, beside ``reference``.
+    """What ``provider`` is to reach beside ``reference`` in a part of some points.
 
     ``quantity``: ``SPEED``, the time of ``reference`` over that of ``provider``; ``PEAK``, the
     memory of ``provider`` over that of ``reference``; or ``MFU``, which has no reference.
     ``bound``: the least that holds the goal, of ``PEAK`` the most. ``aim``: where it should be.
-    ``points``: the names of those that it is for.
     """
 
     what: str
@@ -37,12 +36,8 @@ class Goal(NamedTuple):
         """The format of its values."""
         return ".1%" if self.quantity == MFU else ".3f"
 
-    def held(self, value: float) -> bool:
-        return value <= self.bound if self.quantity == PEAK else value >= self.bound
-
 
 def _of(*sizes: str) -> tuple[str, ...]:
-    """The points of these sizes."""
     return tuple(name for name, point in POINTS.items() if point.size in sizes)
 
 
@@ -69,43 +64,36 @@ GOALS = (
 def rows(measured: Mapping[str, Stored]) -> list[list[str]]:
     """Of each goal that is for any of these points: its title, bound and aim, and a cell a point.
 
-    Cells are Markdown: empty where the goal is not for that point, "n/a" where a provider has no
-    figures.
+    A cell is Markdown, and empty where the goal is not for that point.
     """
     return [
         [
             goal.title,
             f"{'at most ' if goal.quantity == PEAK else ''}{goal.bound:{goal.form}}",
             "" if goal.aim is None else f"{goal.aim:{goal.form}}",
-            *(
-                _cell(goal, stored) if point in goal.points else ""
-                for point, stored in measured.items()
-            ),
+            *(_cell(goal, point, stored) for point, stored in measured.items()),
         ]
         for goal in GOALS
         if not measured.keys().isdisjoint(goal.points)
     ]
 
 
-def _cell(goal: Goal, stored: Stored) -> str:
-    result = _reached(goal, stored)
-    if result is None:
-        return "n/a"
-    value, text = result
-    return text if goal.held(value) else f"**{text}** missed"
-
-
-def _reached(goal: Goal, stored: Stored) -> tuple[float, str] | None:
-    """The value of a goal's quantity, and how it is written; None where there are no figures."""
+def _cell(goal: Goal, point: str, stored: Stored) -> str:
+    if point not in goal.points:
+        return ""
+    figures = stored.timed(goal.part)
+    provider, reference = figures.get(goal.provider), figures.get(goal.reference)
+    value, text = None, ""
     if goal.quantity == SPEED:
         names = goal.reference, goal.provider
         result = interval([ratios(*names, goal.part, rows) for rows in stored.rounds])
-        return None if result is None else (result.estimate, written(result, goal.form))
-    figures = stored.timed(goal.part)
-    provider, reference = figures.get(goal.provider), figures.get(goal.reference)
-    value = None
-    if provider and goal.quantity == MFU:
+        value, text = result and result.estimate, written(result, goal.form)
+    elif provider and goal.quantity == MFU:
         value = provider.mfu
     elif provider and reference:
         value = provider.peak_bytes / reference.peak_bytes
-    return None if value is None else (value, f"{value:{goal.form}}")
+    if value is None:
+        return "n/a"
+    text = text or f"{value:{goal.form}}"
+    held = value <= goal.bound if goal.quantity == PEAK else value >= goal.bound
+    return text if held else f"**{text}** missed"

@@ -58,20 +58,9 @@ def measured(
 ) -> dict[str, dict]:
     """What the providers take, in this process; plain JSON.
 
-    Parameters
-    ----------
-    point : Point
-        The model and its context.
-    names : sequence of str
-        The providers, in the order of their turns.
-    parts : iterable of str
-        Of ``PARTS``; ``KERNELS`` only of providers that have their own.
-    turns : int
-        How often each takes its turn; every other time in the reverse order.
-    profiled : bool
-        Whether launches are counted, and the kernels of attention named, by PyTorch's profiler.
-    note : callable
-        Gets the name of a provider before anything of it is called.
+    ``names``: in the order of their turns; every other time it is reversed. ``profiled``: whether
+    launches are counted, and the kernels of attention named, by PyTorch's profiler. ``note`` gets
+    the name of a provider before anything of it is called.
 
     Returns
     -------
@@ -86,24 +75,18 @@ def measured(
     RuntimeError
         If the GPU is lost to this process. The provider that was noted last is to blame.
     """
+    import torch
+
+    # CUDA graphs cannot be recorded on the default stream. On several, autograd would go on adding
+    # a leaf's gradients on that of its first backward, where nothing waits for the others.
+    own = torch.cuda.stream(torch.cuda.Stream()) if DEVICE == "cuda" else contextlib.nullcontext()
     try:
-        with _own_stream():
+        with own:
             taking = _Turns(point, names, list(parts), note)
             taking.run(turns, profiled)
             return taking.rows
     finally:
         gc.unfreeze()
-
-
-def _own_stream() -> contextlib.AbstractContextManager:
-    """A stream for all that is checked and timed.
-
-    CUDA graphs cannot be recorded on the default one. On several, autograd would go on adding a
-    leaf's gradients on that of its first backward, where nothing waits for the others.
-    """
-    import torch
-
-    return torch.cuda.stream(torch.cuda.Stream()) if DEVICE == "cuda" else contextlib.nullcontext()
 
 
 class _Turns:
@@ -115,7 +98,8 @@ class _Turns:
 
     def __init__(self, point: Point, names: Sequence[str], parts: list[str], note: Callable):
         self.rows: dict[str, dict] = {name: {} for name in names}
-        self._bench, self._parts, self._note = _Bench(point), parts, note
+        self._point, self._parts, self._note = point, parts, note
+        self._inputs = _random_inputs(point)
         self._calls: dict[str, dict[str, Callable]] = {name: {} for name in names}
         self._counts: dict[tuple[str, str], int] = {}
 
@@ -130,7 +114,7 @@ class _Turns:
             self._stage(self._profile)
 
     def _stage(self, step: Callable[[str], None], part: str = "", backwards: bool = False) -> None:
-        """Call the step for each provider that has not failed, and has the part if one is named."""
+        """Call the step for each provider that has not failed, and has the part, if any."""
         names = [name for name, calls in self._calls.items() if not part or part in calls]
         for name in reversed(names) if backwards else names:
             self._note(name)
@@ -147,9 +131,10 @@ class _Turns:
 
     def _prepare(self, name: str) -> None:
         parts = PROVIDERS[name].parts(self._parts)
-        network = self._bench.checked(name, parts)
+        network = _checked(name, self._point, self._inputs, parts)
+        cell_outcomes.clean_up()  # looking through the libraries' objects took a sixth of a round
         self.rows[name] = {"parts": {part: {"seconds": []} for part in parts}}
-        self._calls[name] = {part: self._bench.call(network, part) for part in parts}
+        self._calls[name] = {part: _call(network, self._inputs, part) for part in parts}
         for part, call in self._calls[name].items():
             for _ in range(_WARM_CALLS):
                 call()
@@ -179,7 +164,7 @@ class _Turns:
 
 
 class _Inputs(NamedTuple):
-    """What the parts are called on; all of it requires a gradient, and none is a result.
+    """What all providers' parts are called on; tensors of numbers require a gradient.
 
     ``by_width``: for the products, ``[b, s, width]`` of each width of a layer. ``heads``: queries,
     keys, values and a cotangent, ``[b, s, h, d]``.
@@ -190,6 +175,8 @@ class _Inputs(NamedTuple):
     cotangent: Any
     by_width: dict[int, Any]
     heads: tuple
+    tokens: Any
+    targets: Any
 
 
 def _random_inputs(point: Point) -> _Inputs:
@@ -207,71 +194,47 @@ def _random_inputs(point: Point) -> _Inputs:
     counts = size.heads, size.kv_heads, size.kv_heads, size.heads
     heads = tuple(normal(count, size.channels) for count in counts)
     x, cotangent = normal(size.width), normal(size.width)
-    return _Inputs(weights, x, cotangent, {width: normal(width) for width in widths}, heads)
+    by_width = {width: normal(width) for width in widths}
+    drawn = torch.randint(size.vocabulary, (point.batch, point.context + 1), device=DEVICE)
+    tokens, targets = drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
+    return _Inputs(weights, x, cotangent, by_width, heads, tokens, targets)
 
 
-class _Bench:
-    """Inputs and tokens of a point, which all its providers share."""
+def _checked(name: str, point: Point, inputs: _Inputs, parts: Sequence[str]) -> Network:
+    """The network of a provider; AssertionError unless its parts compute what they should.
 
-    def __init__(self, point: Point):
-        import torch
+    Of a step a layer is checked, and the head with the loss.
+    """
+    provider, exact = PROVIDERS[name], in_float32(inputs)
+    network = Network(provider.functions(), point, inputs.weights, provider.backend)
+    reference = Network(provider.reference(), point, exact.weights)
+    for results in dict.fromkeys(check for part, check in _CHECKED.items() if part in parts):
+        expected = results(reference, exact)
+        for what, value in results(network, inputs).items():
+            error = relative_error(value, expected[what])
+            if not error <= BOUND:  # also of NaN
+                message = f"differs from float32's by {error:.2g} of its norm, at most {BOUND:g}"
+                raise AssertionError(f"{name}: {what} {message}")
+    return network
 
-        self._point, self._inputs = point, _random_inputs(point)
-        shape = point.batch, point.context + 1
-        drawn = torch.randint(point.shape.vocabulary, shape, device=DEVICE)
-        self._tokens, self._targets = drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
 
-    def checked(self, name: str, parts: Sequence[str]) -> Network:
-        """The network of a provider, whose parts compute what they should.
+def _call(network: Network, inputs: _Inputs, part: str) -> Callable[[], object]:
+    """What is timed of a part, as a function without arguments."""
+    import torch
 
-        Of a step a layer is checked, and the head with the loss.
-
-        Raises
-        ------
-        Unavailable
-            If the provider is not installed.
-        AssertionError
-            If an output or a gradient differs from float32's by more than ``BOUND``.
-        """
-        provider = PROVIDERS[name]
-        network = Network(provider.functions(), self._point, self._inputs.weights, provider.backend)
-        self._check(name, network, parts)
-        cell_outcomes.clean_up()  # looking through the libraries' objects took a sixth of a round
-        return network
-
-    def _check(self, name: str, network: Network, parts: Sequence[str]) -> None:
-        inputs = in_float32(self._inputs)
-        reference = Network(PROVIDERS[name].reference(), self._point, inputs.weights)
-        for results in dict.fromkeys(check for part, check in _CHECKED.items() if part in parts):
-            expected = results(reference, inputs, self._targets)
-            for what, value in results(network, self._inputs, self._targets).items():
-                error = relative_error(value, expected[what])
-                if not error <= BOUND:  # also of NaN
-                    message = (
-                        f"differs from float32's by {error:.2g} of its norm, at most {BOUND:g}"
-                    )
-                    raise AssertionError(f"{name}: {what} {message}")
-
-    def call(self, network: Network, part: str) -> Callable[[], object]:
-        """What is timed of a part, as a function without arguments."""
-        import torch
-
-        inputs = self._inputs
-        if part == STEP:
-            leaves = inputs.weights.leaves()
-            return lambda: torch.autograd.grad(network.loss(self._tokens, self._targets), leaves)
-        if part == CAUSAL_FORWARD:
-            without = [tensor.detach() for tensor in inputs.heads[:3]]
-            return lambda: network.causal(*without)
-        return lambda: _CHECKED[part](network, inputs, self._targets)
+    if part == STEP:
+        leaves = inputs.weights.leaves()
+        return lambda: torch.autograd.grad(network.loss(inputs.tokens, inputs.targets), leaves)
+    if part == CAUSAL_FORWARD:
+        without = [tensor.detach() for tensor in inputs.heads[:3]]
+        return lambda: network.causal(*without)
+    return lambda: _CHECKED[part](network, inputs)
 
 
 # Outputs and gradients by name, of a network on inputs.
 
 
-def _layer_and_head(network: Network, inputs: _Inputs, targets) -> dict:
-    import torch
-
+def _layer_and_head(network: Network, inputs: _Inputs) -> dict:
     def both(weights, x, tables):
         normed, result = network.layer(weights, x, x, tables)
         return normed + result
@@ -279,50 +242,47 @@ def _layer_and_head(network: Network, inputs: _Inputs, targets) -> dict:
     results = _through("layer", both, Layer._fields, inputs, network.tables)
     weights, x = inputs.weights, inputs.x
     leaves = {"head.x": x, "head.norm": weights.norm, "head.head": weights.head}
-    loss = network.head(weights.head, network.norm(x, weights.norm), targets)
-    gradients = torch.autograd.grad(loss, list(leaves.values()))
-    return results | {"loss": loss} | dict(zip(leaves, gradients, strict=True))
+    loss = network.head(weights.head, network.norm(x, weights.norm), inputs.targets)
+    return results | _with_gradients("loss", loss, leaves)
 
 
-def _attention(network: Network, inputs: _Inputs, targets) -> dict:
+def _attention(network: Network, inputs: _Inputs) -> dict:
     return _through("attention", network.attention, ("qkv", "out"), inputs, network.tables)
 
 
 def _through(name: str, function: Callable, used: Sequence[str], inputs: _Inputs, tables) -> dict:
     """The output of a layer's function, and the gradients of ``x`` and of the weights it used."""
-    import torch
-
     weights = inputs.weights.layers[0]
+    leaves = {f"{name}.{weight}": getattr(weights, weight) for weight in used}
+    leaves = {f"{name}.x": inputs.x} | leaves
     out = function(weights, inputs.x, tables)
-    leaves = {f"{name}.x": inputs.x} | {
-        f"{name}.{weight}": getattr(weights, weight) for weight in used
-    }
-    gradients = torch.autograd.grad(out, list(leaves.values()), inputs.cotangent.detach())
-    return {f"{name}.output": out} | dict(zip(leaves, gradients, strict=True))
+    return _with_gradients(f"{name}.output", out, leaves, inputs.cotangent)
 
 
-def _products(network: Network, inputs: _Inputs, targets) -> dict:
+def _products(network: Network, inputs: _Inputs) -> dict:
     """Each matrix of a layer: the product, and the gradients of both factors."""
-    import torch
-
-    results = {}
+    results: dict = {}
     for name in _MATRICES:
         weight = getattr(inputs.weights.layers[0], name)
-        out = network.linear(x := inputs.by_width[weight.shape[1]], weight)
-        cotangent = inputs.by_width[weight.shape[0]].detach()
-        results[f"{name}.output"] = out
-        dx, dweight = torch.autograd.grad(out, (x, weight), cotangent)
-        results |= {f"{name}.x": dx, f"{name}.weight": dweight}
+        x, cotangent = (inputs.by_width[width] for width in reversed(weight.shape))
+        leaves = {f"{name}.x": x, f"{name}.weight": weight}
+        out = network.linear(x, weight)
+        results |= _with_gradients(f"{name}.output", out, leaves, cotangent)
     return results
 
 
-def _causal(network: Network, inputs: _Inputs, targets) -> dict:
+def _causal(network: Network, inputs: _Inputs) -> dict:
+    *qkv, cotangent = inputs.heads
+    leaves = dict(zip("qkv", qkv, strict=True))
+    return _with_gradients("output", network.causal(*qkv), leaves, cotangent)
+
+
+def _with_gradients(name: str, out, leaves: dict, cotangent=None) -> dict:
     import torch
 
-    *qkv, cotangent = inputs.heads
-    out = network.causal(*qkv)
-    gradients = torch.autograd.grad(out, qkv, cotangent.detach())
-    return {"output": out} | dict(zip("qkv", gradients, strict=True))
+    cotangent = None if cotangent is None else cotangent.detach()
+    gradients = torch.autograd.grad(out, list(leaves.values()), cotangent)
+    return {name: out} | dict(zip(leaves, gradients, strict=True))
 
 
 _CHECKED = {
@@ -338,7 +298,7 @@ def relative_error(actual, expected) -> float:
 
 
 def _seconds(call: Callable, count: int) -> float:
-    """Seconds of a call, the mean of so many in a row, with the GPU's waits for the host."""
+    """The mean of so many calls in a row, with the GPU's waits for the host."""
     import torch
 
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -359,7 +319,6 @@ def _recorded(call: Callable) -> Callable[[], object]:
 
 
 def _peak_bytes(call: Callable) -> int:
-    """The most GPU memory that tensors take during a call, weights included."""
     import torch
 
     gc.collect()
@@ -371,7 +330,6 @@ def _peak_bytes(call: Callable) -> int:
 
 
 def _profiled(call: Callable) -> dict:
-    """Launches of a call, and the backend of its attention; or why they cannot be had."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

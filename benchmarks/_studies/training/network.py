@@ -6,11 +6,11 @@ of a sum, for kernels that compute both.
 """
 
 import functools
-import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..._subjects.rope import angles
+from .. import compiling
 from .sizes import Point, Size
 
 EPS = 1e-5
@@ -74,17 +74,19 @@ class Weights(NamedTuple):
 
 
 def in_float32(tensors):
-    """The same values as leaves of their own, in tuples and dicts as they were."""
+    """The same values as leaves of their own, in tuples and dicts as they were; not integers."""
     from torch.utils import _pytree as pytree
 
-    return pytree.tree_map(lambda tensor: tensor.detach().float().requires_grad_(), tensors)
+    def leaf(tensor):
+        return tensor.detach().float().requires_grad_() if tensor.is_floating_point() else tensor
+
+    return pytree.tree_map(leaf, tensors)
 
 
 def random_weights(size: Size, dtype, device: str, seed: int = 0) -> Weights:
     """Normal with a variance of 1 / inputs, so that scores of attention have one of about 1.
 
-    Matrices that add to the residual are smaller by ``sqrt(2 layers)``, as in GPT-2; norms are
-    near 1.
+    Matrices that add to the residual are smaller by ``sqrt(2 layers)``, as in GPT-2.
     """
     import torch
 
@@ -113,8 +115,8 @@ def random_weights(size: Size, dtype, device: str, seed: int = 0) -> Weights:
     return Weights(embedding, norm(), layers, matrix(size.vocabulary, size.width))
 
 
-def attention(f: Functions, size: Size, weights: Layer, x, tables):
-    """The attention sublayer of ``[b, s, width]``, without its norm and residual."""
+def _attention(f: Functions, size: Size, weights: Layer, x, tables):
+    """Without its norm and residual."""
     heads = size.heads, size.kv_heads
     if f.rotary_attention:
         return f.linear(f.rotary_attention(x, weights.qkv, tables, *heads), weights.out)
@@ -128,9 +130,9 @@ def attention(f: Functions, size: Size, weights: Layer, x, tables):
     return f.linear(f.attention(q, k, v).flatten(2), weights.out)
 
 
-def layer(f: Functions, size: Size, weights: Layer, normed, x, tables):
-    """A layer of ``x``, ``[b, s, width]``, and its norm: the norm of the result, and the result."""
-    mixed = attention(f, size, weights, normed, tables)
+def _layer(f: Functions, size: Size, weights: Layer, normed, x, tables):
+    """Of ``x`` and its norm: the norm of the result, and the result."""
+    mixed = _attention(f, size, weights, normed, tables)
     normed, x = _add_norm(f, x, mixed, weights.mlp_norm)
     inner = f.activation(f.linear(normed, weights.gate), f.linear(normed, weights.up))
     return _add_norm(f, x, f.linear(inner, weights.down), weights.next_norm)
@@ -143,34 +145,11 @@ def _add_norm(f: Functions, x, added, weight):
 
 
 class Network:
-    """A provider's network on given weights.
+    """A provider's network on weights that any number of networks may share.
 
-    Parameters
-    ----------
-    functions : Functions
-        What it calls.
-    point : Point
-        Its size, and the positions that it has angles for.
-    weights : Weights
-        Which any number of networks may share.
-    backend : str, optional
-        Of torch.compile: the first norm, a layer, the head with the loss, and the attention
-        sublayer are compiled, each once for static shapes and as a whole. By default nothing is.
-
-    Attributes
-    ----------
-    norm : callable
-        Of ``x`` and its weight.
-    attention : callable
-        Of the weights of a layer, the norm of ``x`` and the tables.
-    layer : callable
-        Of the weights of a layer, the norm of ``x``, ``x`` and the tables.
-    linear, causal : callables
-        The provider's product and attention, which are not compiled.
-    head : callable
-        The loss, of the head's weight, the norm of ``x`` and the targets.
-    tables
-        What ``functions.tables`` returned.
+    By a ``backend`` of torch.compile the first norm, a layer, the attention sublayer, and the head
+    with the loss are compiled, each once for static shapes and as a whole. ``linear`` and
+    ``causal``, the provider's product and attention, never are. Tensors are ``[b, s, width]``.
     """
 
     def __init__(
@@ -181,27 +160,23 @@ class Network:
         at = angles.exact(0, point.context, size.channels, weights.head.device)
         self.tables = f.tables(angles.by_channel(at).float(), weights.head.dtype)
 
-        def own_norm(x, weight):
-            return f.norm(x, weight)
+        def attention(weights, normed, tables):
+            return _attention(f, size, weights, normed, tables)
 
-        def own_attention(weights, normed, tables):
-            return attention(f, size, weights, normed, tables)
+        def layer(weights, normed, x, tables):
+            return _layer(f, size, weights, normed, x, tables)
 
-        def own_layer(weights, normed, x, tables):
-            return layer(f, size, weights, normed, x, tables)
-
-        self.norm = _compiled(own_norm, backend)
-        self.attention = _compiled(own_attention, backend)
-        self.layer = _compiled(own_layer, backend)
+        self.norm = compiling.alone(lambda x, weight: f.norm(x, weight), backend)
+        self.attention = compiling.alone(attention, backend)
+        self.layer = compiling.alone(layer, backend)
         self.linear, self.causal = f.linear, f.attention
         self.head = _head(f.linear_loss or _apart(f.linear, f.loss), backend)
 
     def logits(self, tokens):
-        """``[b, s, vocabulary]`` of ``[b, s]``; the head is not compiled here."""
+        """``[b, s, vocabulary]``; the head is not compiled here."""
         return self._functions.linear(self._hidden(tokens), self.weights.head)
 
     def loss(self, tokens, targets):
-        """The mean cross-entropy of ``targets``, ``[b, s]`` as ``tokens``."""
         return self.head(self.weights.head, self._hidden(tokens), targets)
 
     def _hidden(self, tokens):
@@ -223,23 +198,7 @@ def _apart(linear: Callable, loss: Callable) -> Callable:
 def _head(linear_loss: Callable, backend: str | None) -> Callable:
     """Providers whose head is the same have one, which is compiled once."""
 
-    def own_head(weight, normed, targets):
+    def head(weight, normed, targets):
         return linear_loss(normed.flatten(0, 1), weight, targets.flatten())
 
-    return _compiled(own_head, backend)
-
-
-def _compiled(shared: Callable, backend: str | None) -> Callable:
-    """A function compiled for the first shapes that it is called with, without a graph break.
-
-    torch keeps what it compiled by the function's code object, and looks through all of it at every
-    call: each function has a code object of its own.
-    """
-    import torch
-
-    if backend is None:
-        return shared
-    own = types.FunctionType(
-        shared.__code__.replace(), shared.__globals__, shared.__name__, None, shared.__closure__
-    )
-    return torch.compile(own, dynamic=False, fullgraph=True, backend=backend)
+    return compiling.alone(head, backend)

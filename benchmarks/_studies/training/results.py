@@ -46,9 +46,8 @@ class Interval(NamedTuple):
 class Figure(NamedTuple):
     """A part by a provider: its figures, or why there are none.
 
-    ``status``: "measured", "n/a" or "failed". ``seconds``: the median of the rounds, each of which
-    is the median of its turns. ``mfu``: the share of the GPU's dense bfloat16 FLOP/s, None on a GPU
-    that ``PEAK_FLOPS`` lacks. ``rope``: what RoPE adds to the time without it; 0.01 is 1 %.
+    ``status``: "measured", "n/a" or "failed". ``seconds``: the median of the rounds' medians.
+    ``mfu``: the share of ``PEAK_FLOPS``. ``rope``: what RoPE adds to the time; 0.01 is 1 %.
     """
 
     provider: str
@@ -66,17 +65,7 @@ class Figure(NamedTuple):
 
 
 def figures(point: Point, gpu: str, rounds: Sequence[dict]) -> list[Figure]:
-    """All figures of a point, by part and provider.
-
-    Parameters
-    ----------
-    point : Point
-        The model and its context.
-    gpu : str
-        torch's name of it.
-    rounds : sequence of dict
-        The rows of each round, as ``measuring.measured`` returns them.
-    """
+    """All figures of a point on a GPU, from the rows that ``measuring.measured`` returned."""
     names = list(dict.fromkeys(name for rows in rounds for name in rows))
     return [
         _figure(point, gpu, part, name, rounds)
@@ -92,9 +81,8 @@ def _figure(point: Point, gpu: str, part: str, name: str, rounds: Sequence[dict]
             if key in rows[name]:
                 return Figure(name, part, status, pages.last_line(rows[name][key]))
     of_rounds = [rows[name]["parts"][part] for rows in rounds]
+    profiled, peak = of_rounds[0], PEAK_FLOPS.get(gpu)
     seconds = statistics.median(statistics.median(row["seconds"]) for row in of_rounds)
-    profiled = of_rounds[0]
-    peak = PEAK_FLOPS.get(gpu)
     return Figure(
         name,
         part,
@@ -134,23 +122,22 @@ def interval(rounds: Sequence[Sequence[float]]) -> Interval | None:
         return None
     medians = [statistics.median(turns) for turns in rounds]
     averages = signed_rank.walsh_averages(np.array(medians)[:, None])
-    (estimate,) = signed_rank.estimate(averages).tolist()
+    estimate = signed_rank.estimate(averages).item()
     try:
-        bounds = signed_rank.bounds(averages, len(rounds), (1 - CONFIDENCE) / 2)
+        low, high = signed_rank.bounds(averages, len(rounds), (1 - CONFIDENCE) / 2)
     except ValueError:  # too few rounds
         return Interval(estimate, None, None)
-    (low,), (high,) = (bound.tolist() for bound in bounds)
-    return Interval(estimate, low, high)
+    return Interval(estimate, low.item(), high.item())
 
 
 # --- shown ----------------------------------------------------------------------------------------
 
 
-def as_markdown(header: dict[str, Any], measured: Sequence[Figure]) -> str:
-    """A point's page: where its figures come from, a table of each part, what has no speed."""
+def page(header: dict[str, Any], measured: Sequence[Figure]) -> Iterator[str]:
     about = f"bfloat16, {header['batch']} sequences"
-    head = pages.head(f"A training step: {header['point']}", header, about)
-    return "\n".join([*head, *tables(measured), *_notes(measured)]) + "\n"
+    yield from pages.head(f"A training step: {header['point']}", header, about)
+    yield from tables(measured)
+    yield from _notes(measured)
 
 
 def tables(measured: Sequence[Figure]) -> Iterator[str]:
@@ -179,22 +166,21 @@ def written(result: Interval | None, form: str = "+.2%") -> str:
     """The estimate with its interval, each in this format; "" for none."""
     if result is None:
         return ""
-    if result.low is None or result.high is None:
-        return f"{result.estimate:{form}} (too few rounds for an interval)"
-    return f"{result.estimate:{form}} ({result.low:{form}} to {result.high:{form}})"
+    bounds = "too few rounds for an interval"
+    if result.low is not None and result.high is not None:
+        bounds = f"{result.low:{form}} to {result.high:{form}}"
+    return f"{result.estimate:{form}} ({bounds})"
 
 
 def _notes(measured: Sequence[Figure]) -> Iterator[str]:
-    names = dict.fromkeys(figure.provider for figure in measured)
     rounds = max((figure.rounds for figure in measured), default=0)
-    yield ""
-    yield (
+    text = (
         f"{rounds} rounds, each a fresh process in which the providers take turns. RoPE adds: over "
         "the same without RoPE, paired, with the 95 % interval. Peak: of tensors, weights and "
         "gradients included. MFU: the model's operations, without what attention computes again."
     )
-    yield ""
-    for name in names:
+    yield from ("", text, "")
+    for name in dict.fromkeys(figure.provider for figure in measured):
         yield f"- `{name}`: {PROVIDERS[name].about}"
     why = dict.fromkeys(
         (figure.provider, figure.status, figure.why) for figure in measured if figure.why

@@ -10,24 +10,16 @@ from typing import NamedTuple
 STEP, ATTENTION = "step", "attention"
 PRODUCTS, CAUSAL_FORWARD, CAUSAL = "products", "causal-forward", "causal"
 KERNELS = (PRODUCTS, CAUSAL_FORWARD, CAUSAL)
-"""What is measured of kernels alone: the products of a layer with their gradients, and causal
-attention without and with its gradients."""
+"""A layer's products with their gradients; causal attention without and with its gradients."""
 PARTS = (STEP, ATTENTION, *KERNELS)
-"""What is measured; first forward and backward of the network and loss, and of one attention
-sublayer."""
+"""First forward and backward of the network and loss, and of one attention sublayer."""
 
 PEAK_FLOPS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
-"""torch's name of a GPU -> dense bfloat16 FLOP/s (NVIDIA's data sheets; with sparsity twice that).
-
-The PCIe and NVL cards of the same chips have other clocks, and no entry.
-"""
+"""Dense bfloat16 FLOP/s, by NVIDIA's data sheets. PCIe and NVL cards have other clocks."""
 
 
 class Size(NamedTuple):
-    """A model: ``heads`` of queries and ``kv_heads`` of keys and values, of ``channels`` each.
-
-    ``tokens`` of a step, over all sequences.
-    """
+    """A model. ``channels`` of each head, ``tokens`` of a step over all sequences."""
 
     layers: int
     width: int
@@ -65,7 +57,6 @@ class Point(NamedTuple):
 
     @property
     def batch(self) -> int:
-        """Sequences of a step."""
         return self.shape.tokens // self.context
 
     def flops(self, part: str) -> int:
@@ -83,18 +74,14 @@ class Point(NamedTuple):
         """
         size = self.shape
         layers = size.layers if part == STEP else 1
-        elements = _layer_elements(size, part) * layers
+        attention = size.width * size.channels * 2 * (size.heads + size.kv_heads)
+        mlp = 3 * size.width * size.mlp_width
+        matrices = {STEP: attention + mlp, PRODUCTS: attention + mlp, ATTENTION: attention}
+        elements = layers * matrices.get(part, 0)
         elements += size.width * size.vocabulary if part == STEP else 0
         scores = 0 if part == PRODUCTS else layers * self.context * size.heads * size.channels
         directions = 2 if part == CAUSAL_FORWARD else 6
         return directions * size.tokens * (elements + scores)
-
-
-def _layer_elements(size: Size, part: str) -> int:
-    """Elements of a layer's matrices."""
-    attention = size.width * size.channels * 2 * (size.heads + size.kv_heads)
-    mlp = 3 * size.width * size.mlp_width
-    return {STEP: attention + mlp, PRODUCTS: attention + mlp, ATTENTION: attention}.get(part, 0)
 
 
 POINTS = {

@@ -21,9 +21,11 @@ ROUNDS = 6  # the fewest with an interval of 95 %
 # Their versions are part of what is measured. Liger has other kernels where CuTe DSL is installed.
 DISTRIBUTIONS = ("liger-kernel", "nvidia-cutlass-dsl", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
 # A change of these is another measurement.
-_MEASURING = tuple(
-    f"_studies/training/{name}.py" for name in ("measuring", "network", "functions", "sizes")
+NETWORK = (
+    "_studies/compiling.py",
+    *(f"_studies/training/{name}.py" for name in ("network", "functions", "sizes")),
 )
+_MEASURING = (*NETWORK, "_studies/training/measuring.py")
 
 # Of a round of all providers, on an H200 with 16 cores; the first one compiles besides.
 _ROUND_SECONDS = {"410M": 65.0, "840M": 85.0, "1.4B": 122.0}
@@ -33,18 +35,15 @@ _FIRST_SECONDS = 50.0
 def _parts(options: argparse.Namespace, place: Place) -> list[Part]:
     names = [name for name in PROVIDERS if name in options.only] or list(PROVIDERS)
     points = [name for name in options.only if name in POINTS] or list(POINTS)
-    return [
-        _Steps(POINTS[name], _header(POINTS[name], names, options, place), options.rounds, place)
-        for name in dict.fromkeys(points)
-    ]
-
-
-def _header(point: Point, names: Sequence[str], options: argparse.Namespace, place: Place) -> dict:
-    words = [f"training --only {point}"]
-    words += [f"--only {name}" for name in names] if len(names) < len(PROVIDERS) else []
-    words += [f"--rounds {options.rounds}"] if options.rounds != ROUNDS else []
-    header = runner.header_of(results.FORMAT, words, place, _MEASURING, DISTRIBUTIONS)
-    return header | {"point": str(point), "batch": point.batch, "providers": names}
+    more = [f"--only {name}" for name in names] if len(names) < len(PROVIDERS) else []
+    more += [f"--rounds {options.rounds}"] if options.rounds != ROUNDS else []
+    parts: list[Part] = []
+    for name in dict.fromkeys(points):
+        words = [f"training --only {name}", *more]
+        header = runner.header_of(results.FORMAT, words, place, _MEASURING, DISTRIBUTIONS)
+        header |= {"point": name, "batch": POINTS[name].batch, "providers": names}
+        parts.append(_Steps(POINTS[name], header, options.rounds, place))
+    return parts
 
 
 class _Steps(Part):
@@ -89,8 +88,8 @@ class _Steps(Part):
         ordered = {name: rows[name] for name in self.header["providers"]}
         keep({"rows": ordered, "seconds": time.monotonic() - start, "watch": watched})
 
-    def page(self, header: dict, entries: list[dict], drawn: bool) -> str:
-        return results.as_markdown(header, results.of_entries(header, entries))
+    def page(self, header: dict, entries: list[dict], drawn: bool) -> Iterator[str]:
+        return results.page(header, results.of_entries(header, entries))
 
     def lines(self, header: dict, entries: list[dict]) -> Iterator[str]:
         return results.tables(results.of_entries(header, entries))
