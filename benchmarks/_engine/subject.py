@@ -126,6 +126,10 @@ class Subject(Protocol):
     def compilations(self, target: str) -> Sequence[Compilation]: ...
     def variants(self, target: str) -> Sequence[Compilation]: ...  # whose kernels are counted
     def eager(self) -> Mapping[tuple[str, tuple[str, ...]], Eager]: ...  # by metric, parameters
+    def host_calls(self) -> Mapping[tuple[str, tuple[str, ...]], Callable[[], Callable]]:
+        """The calls whose host cost is counted, on the CPU: what makes each, by asv's class and
+        parameters."""
+
     def first(self) -> Cell: ...  # the call with which a process begins
     def compiled(self) -> Cell: ...  # a call whose kernel no other compiles
 

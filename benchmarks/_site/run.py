@@ -24,7 +24,10 @@ ASV = [sys.executable, "-m", "asv"]
 ASV_SECONDS = 5.0
 
 # asv's patterns for what needs no GPU.
-_MACHINE_CODE = {"full": r"^codegen\.", "small": r"^codegen\.(Codegen|Variants)\."}
+_EXACT = {
+    "full": r"^(codegen|host_cost)\.",
+    "small": r"^(codegen\.(Codegen|Variants)|host_cost)\.",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +61,7 @@ def run(grid: str | None) -> int:
     benchmarks = OWN_BENCHMARKS
     alone: contextlib.AbstractContextManager = contextlib.nullcontext()
     if record["gpu"] == "none":
-        benchmarks = _MACHINE_CODE[os.environ.get(GRID_VARIABLE, "full")]
+        benchmarks = _EXACT[os.environ.get(GRID_VARIABLE, "full")]
         say("no NVIDIA GPU here: only machine code is measured; time, memory and error need one")
     else:
         alone = gpu_monitor.gpu_lock(gpu_monitor.gpu_uuid(), 0.0)

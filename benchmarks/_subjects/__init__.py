@@ -1,5 +1,6 @@
 """What this repository measures, as ``subject.Subject`` describes it: ``rope_triton``."""
 
+import functools
 import inspect
 import itertools
 import json
@@ -7,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from .._engine.subject import Compilation
-from .._engine.verdict.metrics import BYTES, CODE, SECONDS, VARIANTS
-from . import metric_list
+from .._engine.verdict.metrics import BYTES, CODE, HOST_COST, SECONDS, VARIANTS
+from . import metric_list, traced_calls
 from .calls import BaseCell
 from .labels import label as label
 from .metric_list import CODE_PARAMS, SIZES, SURFACE_PARAMS, VARIANT_PARAMS
@@ -34,6 +35,7 @@ UNITS = {
     "codegen.Surface.track_saved_bytes": replace(BYTES, tolerance=0.01),
     "codegen.Variants.track_variants": VARIANTS,
     **{name: metric.unit for name, metric in metric_list.HOST_METRICS.items()},
+    **HOST_COST,
 }
 # All that the transformer's calls run of the package.
 OF_TRANSFORMER = (
@@ -153,6 +155,15 @@ def variants(target: str) -> list[Compilation]:
         )
         for dtype, format, direction in itertools.product(*(VARIANT_PARAMS[n] for n in names))
     ]
+
+
+@functools.cache
+def host_calls() -> dict:
+    """Each listed call at its smallest size: the host does the same for many bytes as for few."""
+    smallest: dict[str, BaseCell] = {
+        str(cell.call_name): cell for cell in reversed(grid.listed_cells())
+    }
+    return traced_calls.calls(smallest | modules.listed_calls())
 
 
 def first() -> BaseCell:

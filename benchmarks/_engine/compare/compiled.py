@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..machine_code import fingerprint, worker_pool
+from ..machine_code import fingerprint, host_cost, worker_pool
 from ..subject import Subject, files
 from ..system import suite
 from ..system.journal import Journal, JournalError, keep_newest
@@ -144,6 +144,8 @@ class Ledger(worker_pool.Ledger):
 def _as_json(answer: object) -> object:
     if isinstance(answer, NotImplementedError):
         return {"unavailable": str(answer)}
+    if isinstance(answer, host_cost.HostCost):
+        return answer._asdict()
     return vars(answer) if isinstance(answer, fingerprint.Facts) else answer
 
 
@@ -152,4 +154,6 @@ def _from_json(value) -> object:
         return value
     if "unavailable" in value:
         return NotImplementedError(value["unavailable"])
+    if "bytecodes" in value:
+        return host_cost.HostCost(**value)
     return fingerprint.Facts(**value)

@@ -9,7 +9,7 @@ from ..machine_code import fingerprint, worker_pool
 from ..machine_code.fingerprint import Compiled
 from ..subject import Cell, Compilation, Subject, metric
 from ..system.progress import say
-from ..verdict.metrics import UNITS
+from ..verdict.metrics import HOST_COST, UNITS
 from ..verdict.note import Note
 from ..verdict.rules import Exact, Key, judge_exact
 
@@ -23,15 +23,16 @@ class Code(NamedTuple):
 
     facts: of every timing, on one architecture. values: asv's exact values, or the exception in
     their place. reach: of the subject's listed and dense cells, the sets "features" and the dicts
-    "failures" of ``uncompiled.reach``.
+    "failures" of ``uncompiled.reach``. host: digests of what calls execute on the host.
     """
 
     facts: dict[Key, Facts | Exception]
     values: dict[Key, float | Exception]
     reach: dict[str, dict]
+    host: dict[Key, str | Exception]
 
 
-NOT_COMPILED = Code({}, {}, {})
+NOT_COMPILED = Code({}, {}, {}, {})
 
 
 def compiled(
@@ -43,12 +44,14 @@ def compiled(
     variants: Sequence[Compilation] = (),
     ledger: worker_pool.Ledger | None = None,
     enumerations: Sequence[str] = ENUMERATIONS,
+    host: bool = False,
 ) -> Code:
     """Compile what the cells of the version below ``root`` run on a target, and what asv tracks.
 
     Each cell is compiled at its own size, because a package may change kernels at any size. What
     PyTorch itself launches, such as a copy, is not in it. ``compilations`` and ``variants`` may be
-    of any targets; the other parameters and errors are those of ``fingerprint.compile_all``.
+    of any targets. ``host``: whether to count what calls do on the host. The other parameters and
+    errors are those of ``fingerprint.compile_all``.
     RuntimeError if what calls launch cannot be described.
     """
     timings = {
@@ -60,6 +63,7 @@ def compiled(
     answers = fingerprint.compile_all(
         *(subject, dict.fromkeys([*timings.values(), *tracked.values()]), variants, root, ledger),
         enumerations=[(target, which) for which in enumerations],
+        host=host,
     )
     values: dict[Key, float | Exception] = {}
     for one, call in tracked.items():
@@ -68,10 +72,18 @@ def compiled(
             value = facts if isinstance(facts, Exception) else getattr(facts, name)
             values[_key(one, name)] = value
     values |= {_key(one, "variants"): count for one, count in answers.variants.items()}
+    for (suite, params), cost in answers.host.items():
+        for name in _names(suite):
+            value = cost if isinstance(cost, Exception) else getattr(cost, name)
+            values[Key(f"{suite}.track_{name}", params)] = value
     return Code(
         {key: answers.facts[call] for key, call in timings.items()},
         values,
         {which: _joined(answers.reach[target, which]) for which in enumerations},
+        {
+            Key(*key): cost if isinstance(cost, Exception) else cost.digest
+            for key, cost in answers.host.items()
+        },
     )
 
 
@@ -97,7 +109,10 @@ def compile_both(
     code = {}
     for name, root in roots.items():
         say(f"compiling the {name} for {', '.join(targets)}")
-        code[name] = compiled(subject, root, target, cells, compilations, variants, ledgers[name])
+        code[name] = compiled(
+            *(subject, root, target, cells, compilations, variants, ledgers[name]),
+            host=not HOST_COST.keys().isdisjoint(subject.UNITS),
+        )
         done(name)
     return code
 

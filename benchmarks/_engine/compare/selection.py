@@ -143,6 +143,17 @@ def _first_of_each_variant(cells: Sequence[Cell], compiled: Mapping[str, Compile
     return chosen
 
 
+def host_changes(code: Mapping[str, Code]) -> list[Note]:
+    """A note on the calls that execute other instructions on the host, if there are any."""
+    base, head = (code[side].host for side in SIDES)
+    both = [key for key in base if isinstance(base[key], str) and isinstance(head.get(key), str)]
+    differ = [key for key in both if base[key] != head[key]]
+    if not differ:
+        return []
+    first = "; ".join(" ".join(key.params) or "import" for key in differ[:3])
+    return [Note("host differs", first, count=len(differ), total=len(both))]
+
+
 def unreached(code: Mapping[str, Code]) -> list[Note]:
     """What only the head's calls do, and no listed cell: notes that forbid a pass."""
     (base, head), notes = (code[side].reach for side in SIDES), []

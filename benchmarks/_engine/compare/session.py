@@ -148,6 +148,7 @@ def _compare_code(
         notes=(
             Note("no GPU", "--exact-only" if request.exact_only else "no NVIDIA GPU"),
             Note("code differs", subject.TARGET, count=total - same, total=total),
+            *selection.host_changes(code),
             *exact.problems(values),
         ),
     )
@@ -218,7 +219,11 @@ def _compare_on_gpu(
             *selection.unreached(code),
         ),
         wrong=wrong,
-        notes=(*checks.notes, *notes, *look.notes, *exact.problems(values)),
+        notes=(
+            *(*checks.notes, *notes, *look.notes),
+            *selection.host_changes(code),
+            *exact.problems(values),
+        ),
         discarded=tuple(measured.discarded),
     )
 

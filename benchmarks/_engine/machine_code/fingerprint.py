@@ -19,8 +19,9 @@ from typing import Annotated, NamedTuple, TypedDict
 
 from ..subject import Cell, Compilation, Subject, load
 from ..system.untrusted import Size
-from . import facts, uncompiled, worker_pool
+from . import facts, host_cost, uncompiled, worker_pool
 from .facts import Called, Facts
+from .host_cost import HostCost
 from .stub_driver import StubDriver
 
 # With any of these Triton compiles something other than what users get, or nothing.
@@ -30,6 +31,12 @@ _REFUSED_VARIABLES = (
     "TRITON_KERNEL_OVERRIDE",
     "TRITON_STORE_BINARY_ONLY",
 )
+
+
+HostKey = tuple[str, tuple[str, ...]]
+"""A metric or class of asv, and parameters."""
+
+_HOST_GROUP = 60  # calls whose host cost is counted in a process
 
 
 class Compiled(NamedTuple):
@@ -50,12 +57,14 @@ class Answers(NamedTuple):
     lacks the feature. ``RuntimeError``, with the traceback: any other failure.
 
     facts: of each call. variants: how many kernels the cells of each compilation have. reach: what
-    the groups of cells launch, see ``uncompiled.reach``; an exception in place of a group's.
+    the groups of cells launch, see ``uncompiled.reach``; an exception in place of a group's. host:
+    what each of the subject's ``host_calls`` does on the host, and the import, by ``IMPORT``.
     """
 
     facts: dict[Compiled, Facts | Exception]
     variants: dict[Compilation, int | Exception]
     reach: dict[tuple[str, str], list[dict | Exception]]
+    host: dict[HostKey, HostCost | Exception]
 
 
 def compile_all(
@@ -65,13 +74,15 @@ def compile_all(
     root: str | os.PathLike | None = None,
     ledger: worker_pool.Ledger | None = None,
     enumerations: Iterable[tuple[str, str]] = (),
+    host: bool = False,
 ) -> Answers:
     """Compile calls, and count the variants of others, on all cores, reporting progress.
 
     variants: of ``subject.variants``; each kernel that a process compiles costs its user a
     compilation. root: holds the package; by default, it is what this process would import.
     enumerations: targets with "listed" or "dense", cells of the subject whose launches are
-    described, with nothing compiled.
+    described, with nothing compiled. host: whether to count what calls and the import do on the
+    host.
 
     Raises ModuleNotFoundError if there is no package; PoolError if it cannot be imported, or an
     environment variable changes what Triton compiles; ValueError if the subject lacks a target.
@@ -88,8 +99,12 @@ def compile_all(
         ]
         for target, which in enumerations
     }
+    executed = _host_jobs(subject) if host else {}
+    executing = list(executed.values())
     # These take longest, so they begin first, each in a process that nothing else changes.
-    alone = [[job] for job in itertools.chain(*reached.values(), counted.values())]
+    alone = [[job] for job in itertools.chain(*reached.values(), counted.values(), executing[:1])]
+    calls_of_host = executing[1:]
+    alone += [calls_of_host[i : i + _HOST_GROUP] for i in range(0, len(calls_of_host), _HOST_GROUP)]
     results = worker_pool.map(
         *(_answer, [*alone, *_groups(facts_of)], package),
         *(ledger or worker_pool.Ledger("codegen"), _KINDS),
@@ -100,11 +115,19 @@ def compile_all(
         {call: results[job] for call, job in facts_of.items()},
         {compilation: results[job] for compilation, job in counted.items()},
         {key: [results[job] for job in jobs] for key, jobs in reached.items()},
+        {key: results[job] for key, job in executed.items()},
     )
 
 
 def _row(call: Compiled) -> tuple[str, ...]:
     return call.cell.suite, call.direction, *call.cell.params
+
+
+def _host_jobs(subject: Subject) -> dict[HostKey, tuple]:
+    """The jobs by what they count: the import first, which takes longest."""
+    name = subject.__name__
+    jobs = {key: ("host", name, subject.TARGET, key[0], *key[1]) for key in subject.host_calls()}
+    return {(host_cost.IMPORT, ()): ("import", name, subject.TARGET), **jobs}
 
 
 def _groups(jobs: dict[Compiled, tuple]) -> list[list[tuple]]:
@@ -156,11 +179,21 @@ class _Reach(TypedDict):
     failures: Annotated[dict[str, str], Size(0, 1_000_000)]
 
 
-_KINDS = {"facts": Called, "variants": int, "reach": _Reach}
+_KINDS = {
+    **{"facts": Called, "variants": int, "reach": _Reach},
+    **dict.fromkeys(("host", "import"), HostCost),
+}
 
 
-def _answer(kind: str, name: str, target: str, *job) -> Called | int | dict:
+def _answer(kind: str, name: str, target: str, *job) -> Called | int | dict | HostCost:
     subject = load(name)
+    if kind == "import":
+        return host_cost.of_import(subject.PACKAGE)
+    if kind == "host":
+        metric, *params = job
+        make = subject.host_calls()[metric, (*params,)]
+        uncompiled.skip_work()
+        return host_cost.of_call(uncompiled.counting_driver(target), make())
     if kind == "facts":
         suite, direction, *params = job
         return _called(target, subject.cell(suite, params), direction)

@@ -30,7 +30,7 @@ def call(driver: StubDriver, cell: Cell, direction: str) -> int:
     """
     import torch
 
-    _skip_work()
+    skip_work()
     # Nothing is computed, so constants have a shape and no values: making those would take longer.
     called, backward = cell.call("meta"), direction == BACKWARD
     shared: set[int] = set()  # addresses
@@ -57,7 +57,7 @@ def call(driver: StubDriver, cell: Cell, direction: str) -> int:
 
 
 @functools.cache
-def _skip_work():
+def skip_work():
     """Let PyTorch's products and copies on the CPU write nothing: no launch depends on the values.
 
     The products of a head with 50,304 tokens in its vocabulary would take minutes.
@@ -93,7 +93,7 @@ def _with_memory(addresses: set[int], argument):
 
 def variants(arch: str, cells: Iterable[Cell], direction: str) -> int:
     """Kernels that a process compiles for all of these calls."""
-    driver = _driver(arch)
+    driver = counting_driver(arch)
     kernels: set[object] = set()
     for cell in cells:
         call(driver, cell, direction)
@@ -107,7 +107,7 @@ def reach(arch: str, cells: Iterable[Cell]) -> dict:
     "features": sorted texts, see :func:`features`. "failures": by the cell's parameters and the
     direction, the last line of the error. A function that the package lacks is neither.
     """
-    driver = _driver(arch)
+    driver = counting_driver(arch)
     reached: set[str] = set()
     failures: dict[str, str] = {}
     calls = [(cell, direction) for cell in cells for direction in cell.directions]
@@ -165,7 +165,9 @@ def _of_launch(launch: Launch, launches: int) -> tuple[set[str], set[str]]:
     return alone, selecting
 
 
-def _driver(arch: str) -> StubDriver:
+@functools.cache
+def counting_driver(arch: str) -> StubDriver:
+    """The driver of a process that compiles each kernel once."""
     compile_each_kernel_once()
     return StubDriver.activate(arch)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..verdict import rules
-from ..verdict.metrics import ERROR
+from ..verdict.metrics import ERROR, HOST_COST
 from ..verdict.rules import FAMILIES, Answer, Exact, Family, Timing
 from ..verdict.schema import Comparison
 from .exact_values import by_metric, summary
@@ -226,9 +226,12 @@ def _is_error(value: Exact) -> bool:
 
 def _exact_checks(comparison: Comparison) -> Iterable[Check]:
     code = list(filter(_is_code, comparison.exact))
-    others = [value for value in comparison.exact if not (_is_code(value) or _is_error(value))]
+    host = [value for value in comparison.exact if value.key.metric in HOST_COST]
+    shown = {value.key for value in code + host}
+    others = [v for v in comparison.exact if not (v.key in shown or _is_error(v))]
     kinds = {
         "memory, launches": [value for value in others if value.unit.exact],
+        "host cost": host,
         "machine code": code,
         "timed on one side only": [value for value in others if not value.unit.exact],
     }

@@ -47,6 +47,20 @@ CODE = {
 }
 """Facts of machine code, by name."""
 
+_COUNTED = {
+    # A sum with fixed weights: less may be what the weights are off. See ``rules.MOST_NS``.
+    "nominal_ns": Unit("ns", "smaller", exact=True, gates=True, tolerance=0.1),
+    "bytecodes": Unit("bytecodes", "smaller", exact=True, gates=False),
+    "c_calls": Unit("calls", "smaller", exact=True, gates=False),
+    "operators": Unit("operators", "smaller", exact=True, gates=True),
+    "launches": LAUNCHES,
+}
+HOST_COST = {
+    **{f"host_cost.Call.track_{name}": unit for name, unit in _COUNTED.items()},
+    "host_cost.Import.track_bytecodes": Unit("bytecodes", "smaller", True, True, tolerance=0.1),
+}
+"""By metric: what a call and the import do on the host, see ``host_cost.HostCost``."""
+
 IMPORT, COMPILE, WARM_START, OWN_START = (
     f"host.FirstCall.track_{name}" for name in ("import", "compile", "warm_start", "own_start")
 )

@@ -23,6 +23,9 @@ SPREAD_ALPHA, SPREAD_RATIO, SPREAD_MORE = 0.001, 1.5, 0.002
 """The head varies more than the base if that is significant at this level, of one look at one
 family, and if its spread is larger by this ratio and by this share of the time."""
 
+MOST_NS = 2000
+"""Of a call's cost on the host, counted, so much more fails whatever share it is."""
+
 # Of the machine code of calls, what costs time: a clock shows how much.
 _COSTS_TIME = ("track_spilled_bytes", "track_narrow_share")
 
@@ -226,7 +229,10 @@ def judge_exact(
     loss = head - base if unit.better == "smaller" else base - head
     change: ExactChange = "none" if loss == 0 else "worse" if loss > 0 else "better"
     shown_only = clock_decides and key.metric.endswith(_COSTS_TIME)
-    fails = unit.gates and not shown_only and loss > unit.tolerance * abs(base)
+    allowed = unit.tolerance * abs(base)
+    if unit.name == "ns":
+        allowed = min(allowed, MOST_NS)
+    fails = unit.gates and not shown_only and loss > allowed
     return Exact(key, unit, base, head, Answer.FAIL if fails else Answer.PASS, change)
 
 
