@@ -156,7 +156,12 @@ job_blind = partial(job_comparison, noise=0.02)
 
 def job_of_code(spilled=1.0):
     """What the job without a GPU writes."""
-    return comparison({}, job_exact("codegen.", spilled), machine=NO_GPU, clocks={})
+    return comparison(
+        {},
+        (*job_exact("codegen.", spilled), *job_exact("host_cost.")),
+        machine=NO_GPU,
+        clocks={},
+    )
 
 
 job_of_worse_code = partial(job_of_code, spilled=2.0)

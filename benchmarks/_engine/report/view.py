@@ -146,8 +146,8 @@ class View:
 
 def _scope(comparison: Comparison) -> str:
     measured = comparison.timings or comparison.wrong or not comparison.exact
-    only_code = not measured and all(map(_is_code, comparison.exact))
-    return "machine code only; nothing was timed" if only_code else ""
+    counted = all(_is_code(value) or _is_host(value) for value in comparison.exact)
+    return "exact values only; nothing was timed" if counted and not measured else ""
 
 
 def _mean(name: str, family: Family) -> Iterable[Mean]:
@@ -220,13 +220,17 @@ def _is_code(value: Exact) -> bool:
     return value.key.metric.startswith("codegen.")
 
 
+def _is_host(value: Exact) -> bool:
+    return value.key.metric in HOST_COST
+
+
 def _is_error(value: Exact) -> bool:
     return value.unit.name == ERROR.name
 
 
 def _exact_checks(comparison: Comparison) -> Iterable[Check]:
     code = list(filter(_is_code, comparison.exact))
-    host = [value for value in comparison.exact if value.key.metric in HOST_COST]
+    host = list(filter(_is_host, comparison.exact))
     shown = {value.key for value in code + host}
     others = [v for v in comparison.exact if not (v.key in shown or _is_error(v))]
     kinds = {

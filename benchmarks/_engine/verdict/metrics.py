@@ -50,8 +50,6 @@ CODE = {
 _COUNTED = {
     # A sum with fixed weights: less may be what the weights are off. See ``rules.MOST_NS``.
     "nominal_ns": Unit("ns", "smaller", exact=True, gates=True, tolerance=0.1),
-    "bytecodes": Unit("bytecodes", "smaller", exact=True, gates=False),
-    "c_calls": Unit("calls", "smaller", exact=True, gates=False),
     "operators": Unit("operators", "smaller", exact=True, gates=True),
     "launches": LAUNCHES,
 }

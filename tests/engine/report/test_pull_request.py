@@ -74,7 +74,7 @@ CODE = dict.fromkeys(("gpu", "job", "tests", "status"))
 )
 def test_the_comment_of_machine_code_has_a_marker_of_its_own_and_no_status(tmp_path, make, says):
     text, status = report(tmp_path, archive(document(make)), **CODE)
-    headline = f"## {says} (machine code only; nothing was timed)\n"
+    headline = f"## {says} (exact values only; nothing was timed)\n"
     assert text.startswith(f"{pull_request.CODE_MARKER}\n{headline}") and status is None
     assert CODE_REQUEST.command in text and pull_request.MARKER not in text
     assert f"Commit {HEAD} on a machine without a GPU: [log of the run]({RUN})" in text

@@ -34,7 +34,7 @@ def test_golden(case):
     for name, text in texts(case).items():
         expected = (GOLDEN / name).read_text()
         assert text == expected, f"if the new text is better, write it with: {AGAIN}"
-        only_code = " (machine code only; nothing was timed)" if case == "no-gpu" else ""
+        only_code = " (exact values only; nothing was timed)" if case == "no-gpu" else ""
         says = text.partition("\n")[0]
         if name.endswith(".md"):
             assert says.endswith(f"{answer.upper()}{only_code}")

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from benchmarks import _subjects, codegen, host, model_calls, paths, rope
+from benchmarks import _subjects, codegen, host, host_cost, model_calls, paths, rope
 from benchmarks._engine.verdict import rules
 from benchmarks._engine.verdict.rules import (
     Answer,
@@ -84,6 +84,7 @@ SUITES = (
     *(rope.Forward, rope.Backward, paths.Forward, paths.Backward),
     *(model_calls.Forward, model_calls.Backward),
     *(codegen.Codegen, codegen.Surface, codegen.Variants),
+    *(host_cost.Call, host_cost.Import),
     *(host.Call, host.FirstCall, host.Memory, host.Launches, host.Error),
     *(host.PathCall, host.PathMemory, host.PathLaunches, host.PathError),
 )
