@@ -199,9 +199,12 @@ def facts_of(code: str) -> Facts:
 
 
 def fake_code(
-    subject, root: Path, target: str, cells, compilations=(), variants=(), ledger=None
+    subject, root: Path, target: str, cells, compilations=(), variants=(), ledger=None, host=False
 ) -> exact.Code:
-    """One machine code for all calls, but those in the behaviour's "codes", {cell: code}."""
+    """One machine code for all calls, but those in the behaviour's "codes", {cell: code}.
+
+    On the host a call executes the behaviour's "executes", and the import "imports" instructions.
+    """
     behaviour = behaviour_of(root)
     code, codes = behaviour.get("code", root.name), behaviour.get("codes", {})
     reach = {"features": set(behaviour.get("features", ())), "failures": {}}
@@ -213,8 +216,14 @@ def fake_code(
         Key(SPILLS, CALL): behaviour.get("spills", 0),
         Key(VARIANTS, CALL[:1]): behaviour.get("variants", 1),
     }
+    executed = {}
+    if host:
+        changed = behaviour.get("executes", {})  # by metric and parameters
+        keys = (Key(*key) for key in subject.eager())
+        executed = {key: changed.get(key.words, "the same") for key in keys}
+        values[Key("host_cost.Import.track_bytecodes", ())] = behaviour.get("imports", 1000)
     none = {"features": set(), "failures": {}}
-    return exact.Code(facts, values, {"dense": reach, "listed": none})
+    return exact.Code(facts, values, {"dense": reach, "listed": none}, executed)
 
 
 # --- a repository of versions, and the command ----------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from .verdict import metrics
+from .verdict.rules import Key
 
 DEFAULT = "benchmarks._subjects"
 """The subject that commands measure unless an option names another."""
@@ -150,6 +151,20 @@ def files(subject: Subject) -> list[Path]:
     package = file.name == "__init__.py"
     below = (path for path in file.parent.rglob("*") if path.suffix in (".py", ".txt"))
     return sorted(below) if package else [file]
+
+
+def timings(subject: Subject) -> dict[str, set[Key]]:
+    """What a comparison may time, by family."""
+    calls = subject.eager().items()
+    return {
+        "gpu": {
+            Key(metric(cell, direction), cell.params)
+            for cell in subject.candidates()
+            for direction in cell.directions
+        },
+        "host": {Key(*key) for key, eager in calls if eager.kind == "seconds"},
+        "start": {Key(name, ()) for name in metrics.STARTS},
+    }
 
 
 def metric(cell: Cell, direction: str) -> str:

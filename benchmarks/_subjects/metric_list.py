@@ -121,14 +121,13 @@ _ERROR = {
     "interleaved": (False, True),
 }
 _PATH_ERROR = {"direction": DIRECTIONS, "path": PATHS, "dtype": PATH_GRIDS["full"]["dtype"]}
-_STARTS = metrics.IMPORT, metrics.COMPILE, metrics.WARM_START, metrics.OWN_START
 _CALL = HostMetric({"format": FORMATS}, "seconds", call_cell)
 _PATH_CALL = HostMetric({"path": PATHS}, "seconds", _path_cell(_CALL_MIB))
 
 HOST_METRICS = {
     "host.Call.track_forward": _CALL,
     "host.Call.track_forward_backward": _CALL,
-    **dict.fromkeys(_STARTS, HostMetric({}, "seconds")),
+    **dict.fromkeys(metrics.STARTS, HostMetric({}, "seconds")),
     "host.Memory.track_peak_bytes": HostMetric(_STEP, "peak_bytes", _step_cell),
     "host.Launches.track_launches": HostMetric(_STEP, "launches", _step_cell),
     "host.Error.track_error": HostMetric(_ERROR, "error", _error_cell),

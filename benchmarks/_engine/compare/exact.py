@@ -1,6 +1,7 @@
 """Compare exactly what two versions of the package compile to; needs no GPU."""
 
 import collections
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,16 +24,17 @@ class Code(NamedTuple):
 
     facts: of every timing, on one architecture. values: asv's exact values, or the exception in
     their place. reach: of the subject's listed and dense cells, the sets "features" and the dicts
-    "failures" of ``uncompiled.reach``. host: digests of what calls execute on the host.
+    "failures" of ``uncompiled.reach``. host: digests of what calls execute on the host, by timing
+    or by asv's class.
     """
 
     facts: dict[Key, Facts | Exception]
     values: dict[Key, float | Exception]
     reach: dict[str, dict]
-    host: dict[Key, str | Exception]
+    host: Mapping[Key, str | Exception] = types.MappingProxyType({})
 
 
-NOT_COMPILED = Code({}, {}, {}, {})
+NOT_COMPILED = Code({}, {}, {})
 
 
 def compiled(

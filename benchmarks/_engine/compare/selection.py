@@ -12,11 +12,13 @@ from typing import NamedTuple
 
 from ..machine_code.facts import Facts
 from ..subject import Cell
+from ..verdict.metrics import STARTS
 from ..verdict.note import Note
-from ..verdict.rules import Key
-from .exact import Code
-from .findings import SIDES, keys_of
+from ..verdict.rules import FAMILIES, Answer, Key
+from .exact import Code, compare
+from .findings import BASE, HEAD, SIDES, keys_of
 
+_IMPORT = (Key("host_cost.Import.track_bytecodes", ()),)
 Compiled = Mapping[Key, Facts | Exception]
 
 # Of two machines with an H200 a cell took 0.07 s on one and 0.11 s on the other, and a process of 8
@@ -143,14 +145,44 @@ def _first_of_each_variant(cells: Sequence[Cell], compiled: Mapping[str, Compile
     return chosen
 
 
+def alike_on_host(code: Mapping[str, Code], same_code: bool) -> set[Key]:
+    """The host timings of calls that execute the same in both versions, instruction by instruction.
+
+    And how a process starts, if all calls do, their machine code is the same (``same_code``), and
+    the import costs no more.
+    """
+    alike = {
+        key
+        for key, digest in code[BASE].host.items()
+        if isinstance(digest, str) and digest == code[HEAD].host.get(key)
+    }
+    timings = {key for key in alike if key.metric.startswith(FAMILIES["host"])}
+    base, head = _counted_on_host(code)
+    imports = (
+        {key: code[side].values[key] for key in _IMPORT if key in code[side].values}
+        for side in SIDES
+    )
+    no_dearer = [value.answer for value in compare(*imports)] == [Answer.PASS]
+    if same_code and base == head and base.keys() <= alike and no_dearer:
+        timings |= {Key(metric, ()) for metric in STARTS}
+    return timings
+
+
+def _counted_on_host(code: Mapping[str, Code]) -> list[dict[Key, str | Exception]]:
+    """Of each version, the digests of all but the import."""
+    return [
+        {key: digest for key, digest in code[side].host.items() if key.params} for side in SIDES
+    ]
+
+
 def host_changes(code: Mapping[str, Code]) -> list[Note]:
     """A note on the calls that execute other instructions on the host, if there are any."""
-    base, head = (code[side].host for side in SIDES)
+    base, head = _counted_on_host(code)
     both = [key for key in base if isinstance(base[key], str) and isinstance(head.get(key), str)]
     differ = [key for key in both if base[key] != head[key]]
     if not differ:
         return []
-    first = "; ".join(" ".join(key.params) or "import" for key in differ[:3])
+    first = "; ".join(key.words for key in differ[:3])
     return [Note("host differs", first, count=len(differ), total=len(both))]
 
 

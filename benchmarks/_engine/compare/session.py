@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from ..machine_code import worker_pool
 from ..report.notes import text, texts
-from ..subject import Cell, Subject, files
+from ..subject import Cell, Subject, files, timings
 from ..system import checkout, gpu_monitor, suite
 from ..system.errors import CouldNotRunError
 from ..system.journal import keep_newest
 from ..system.progress import say
-from ..verdict.metrics import COMPILE, FAMILIES, IMPORT, OWN_START, WARM_START
+from ..verdict.metrics import FAMILIES
 from ..verdict.note import Kind, Note
 from ..verdict.rules import MIN_ROUNDS, Answer, Key, overall
 from ..verdict.schema import Comparison
@@ -75,12 +75,10 @@ class Request(NamedTuple):
     def cells(self) -> list[Cell]:
         """The cells to look at, in the order in which they are measured."""
         cells = [*self.subject.candidates()]
-        timings = {key for key in self.only if key.metric.startswith(sum(FAMILIES.values(), ()))}
-        starts = (Key(metric, ()) for metric in (IMPORT, COMPILE, WARM_START, OWN_START))
-        on_host = itertools.starmap(Key, self.subject.eager())
-        for unknown in timings.difference(starts, on_host, *map(keys_of, cells)):
+        wanted = {key for key in self.only if key.metric.startswith(sum(FAMILIES.values(), ()))}
+        for unknown in wanted.difference(self.on_host, *map(keys_of, cells)):
             raise NothingToTimeError(f"no timing is called {unknown.words}")
-        return [cell for cell in cells if not self.only or keys_of(cell) & timings]
+        return [cell for cell in cells if not self.only or keys_of(cell) & wanted]
 
     def checked(self) -> list[Cell]:
         """The cells whose output is checked before any is timed."""
@@ -91,6 +89,12 @@ class Request(NamedTuple):
             return checkout.differs(part, self.pair[BASE], self.pair[HEAD], self.subject.PACKAGE)
 
         return [*self.subject.checked(changed)]
+
+    @property
+    def on_host(self) -> frozenset[Key]:
+        """The timings of calls on the host, and of how a process starts."""
+        keys = timings(self.subject)
+        return frozenset(keys["host"] | keys["start"])
 
     @property
     def host(self) -> bool:
@@ -175,20 +179,25 @@ def _compare_on_gpu(
         count, total = len(identical), len(facts[BASE])
         say(f"{request.arch}: same machine code in {count} of {total} timings")
     checks = findings.judge_checks(answers, checked)
+    same_code = known and len(identical) == len(facts[BASE])
+    identical |= selection.alike_on_host(code, same_code)
+    host = request.host and not request.on_host <= identical
+    # A clock has nothing to say where all that runs is the same.
+    unchanged = same_code and not host and not request.only and not request.every_cell
 
-    chosen = _choose(request, measured, cells, facts)
+    chosen = [] if unchanged else _choose(request, measured, cells, facts)
     left = selection.left(cells, facts, chosen)
     same = [cell for cell in cells if keys_of(cell) <= identical]
     if untimed := len(set(same) - set(chosen)):
         notes.append(Note("same code", count=untimed, total=len(same)))
     right = [cell for cell in chosen if cell in checks.right or cell not in checked]
-    if not right and not checks.wrong and not request.only:
+    if not right and not checks.wrong and not request.only and not unchanged:
         reasons = "; ".join(texts([*checks.notes, *notes][:3]) or ["no reason"])
         raise NothingToTimeError(f"no cell is right in both versions: {reasons}")
 
     first = second = findings.no_look()
-    if right or (request.only and request.host):
-        first = _first_look(request, measured, right, identical, notes)
+    if right or (request.only and host):
+        first = _first_look(request, measured, right, identical, host, notes)
     values = {side: one.values for side, one in code.items()}
     clock_decides = "gpu" in first.families
     exact_values = (
@@ -287,6 +296,7 @@ def _first_look(
     measured: Rounds,
     cells: Sequence[Cell],
     identical: Set[Key],
+    host: bool,
     notes: list[Note],
 ) -> Look:
     """The rounds that are asked for, or as many as there is time for; ``notes`` gets how many.
@@ -295,7 +305,7 @@ def _first_look(
     about them. If the time is too short even for the fewest, measuring begins all the same, and
     another run goes on. That run keeps to the number: with more rounds it would judge twice.
     """
-    most, job = request.rounds, measure.timing_job(cells, host=request.host)
+    most, job = request.rounds, measure.timing_job(cells, host)
     measured.run("look1", most, job, only=2)
     count = measured.settled("look1") or measured.affordable("look1", most, like="look1")
     if count < MIN_ROUNDS:

@@ -58,7 +58,7 @@ class Answers(NamedTuple):
 
     facts: of each call. variants: how many kernels the cells of each compilation have. reach: what
     the groups of cells launch, see ``uncompiled.reach``; an exception in place of a group's. host:
-    what each of the subject's ``host_calls`` does on the host, and the import, by ``IMPORT``.
+    what each of ``host_cost.all_calls`` does on the host, and the import, by ``IMPORT``.
     """
 
     facts: dict[Compiled, Facts | Exception]
@@ -125,8 +125,8 @@ def _row(call: Compiled) -> tuple[str, ...]:
 
 def _host_jobs(subject: Subject) -> dict[HostKey, tuple]:
     """The jobs by what they count: the import first, which takes longest."""
-    name = subject.__name__
-    jobs = {key: ("host", name, subject.TARGET, key[0], *key[1]) for key in subject.host_calls()}
+    name, calls = subject.__name__, host_cost.all_calls(subject)
+    jobs = {key: ("host", name, subject.TARGET, key[0], *key[1]) for key in calls}
     return {(host_cost.IMPORT, ()): ("import", name, subject.TARGET), **jobs}
 
 
@@ -191,7 +191,7 @@ def _answer(kind: str, name: str, target: str, *job) -> Called | int | dict | Ho
         return host_cost.of_import(subject.PACKAGE)
     if kind == "host":
         metric, *params = job
-        make = subject.host_calls()[metric, (*params,)]
+        make = _host_calls(name)[metric, (*params,)]
         uncompiled.skip_work()
         return host_cost.of_call(uncompiled.counting_driver(target), make())
     if kind == "facts":
@@ -202,6 +202,11 @@ def _answer(kind: str, name: str, target: str, *job) -> Called | int | dict | Ho
         return uncompiled.reach(target, getattr(subject, which)()[index])
     (one,) = (v for v in subject.variants(target) if (*map(str, v.params),) == job)
     return uncompiled.variants(target, one.cells, one.direction)
+
+
+@functools.cache
+def _host_calls(name: str) -> dict:
+    return host_cost.all_calls(load(name))
 
 
 def _called(target: str, cell: Cell, direction: str) -> Called:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, NamedTuple
 
-from ..subject import FORWARD, Cell
+from ..subject import FORWARD, Cell, Subject
 from ..system import process
 from ..system.untrusted import Number, Text
 from .stub_driver import StubDriver
@@ -80,6 +80,16 @@ def of_cell(cell: Cell, direction: str) -> Step:
         return lambda: call.forward(operand)
     leaf, cotangent = call.leaf(x), call.cotangent(other)
     return lambda: torch.autograd.grad(call.forward(leaf), leaf, cotangent)
+
+
+def all_calls(subject: Subject) -> dict[tuple[str, tuple[str, ...]], Callable[[], Step]]:
+    """What makes each call: those of ``host_calls``, and by metric those that a clock times."""
+    timed = {
+        key: functools.partial(of_cell, eager.cell, eager.direction)
+        for key, eager in subject.eager().items()
+        if eager.kind == "seconds"
+    }
+    return {**timed, **subject.host_calls()}
 
 
 def of_import(package: str) -> HostCost:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from ..subject import BACKWARD, FORWARD, Eager, Subject
 from ..system import process, progress
-from ..verdict.metrics import COMPILE, IMPORT, OWN_START, WARM_START
+from ..verdict.metrics import COMPILE, STARTS, WARM_START
 from . import accuracy, cell_outcomes, first_call, host_time, memory_and_launches
 
 Key = tuple[str, tuple[str, ...]]
@@ -53,7 +53,7 @@ def first_call_samples(subject: Subject) -> dict[Key, list[float] | Exception]:
 
     ``first_call.PROCESSES`` samples each, every one of a fresh process.
     """
-    keys: list[Key] = [(metric, ()) for metric in (IMPORT, COMPILE, WARM_START, OWN_START)]
+    keys: list[Key] = [(metric, ()) for metric in STARTS]
     if reason := _why_no_gpu("host.FirstCall"):
         return dict.fromkeys(keys, NotImplementedError(reason))
     rows = cell_outcomes.attempt(first_call.samples, subject)

@@ -62,7 +62,8 @@ HOST_COST = {
 IMPORT, COMPILE, WARM_START, OWN_START = (
     f"host.FirstCall.track_{name}" for name in ("import", "compile", "warm_start", "own_start")
 )
-UNITS: dict[str, Unit] = dict.fromkeys((IMPORT, COMPILE, WARM_START, OWN_START), SECONDS)
+STARTS = IMPORT, COMPILE, WARM_START, OWN_START
+UNITS: dict[str, Unit] = dict.fromkeys(STARTS, SECONDS)
 """By metric: how a process starts, and what :func:`register` adds."""
 FAMILIES: dict[str, tuple[str, ...]] = {"gpu": (), "host": (), "start": ("host.FirstCall.",)}
 """Timings that are tested together: the beginnings of their metrics' names."""

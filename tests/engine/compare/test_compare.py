@@ -105,7 +105,7 @@ def processes(lab):
 def test_all_processes_find_what_was_compiled_before(lab, processes):
     kernels, compiled = [], exact.compiled
 
-    def compiled_too(subject, root, *rest):
+    def compiled_too(subject, root, *rest, **options):
         (rest[-1].cache / f"kernel of {root.name}").mkdir()
         return compiled(subject, root, *rest)
 
@@ -140,7 +140,7 @@ def test_the_base_is_checked_while_the_head_is_compiled(lab):
             together.wait(30)
             time.sleep(0.3)  # both are on the GPU when their answers are asked for
 
-    def compiled_too(subject, root, *rest):
+    def compiled_too(subject, root, *rest, **options):
         roots.append(root)
         if len(roots) == 2:
             assert asked.wait(30) and lab.gpu.begun == 1

@@ -189,7 +189,7 @@ def compiling(lab, monkeypatch):
         assert cache.is_dir()
         yield Server([job for group in work[1] for job in group])
 
-    def code(subject, root, *rest):
+    def code(subject, root, *rest, host):
         answers = worker_pool.map(abs, [JOBS], root, rest[-1], {"variants": int}, len)
         assert answers == dict.fromkeys(JOBS, 7)
         return fake_code(subject, root, *rest)
@@ -295,7 +295,7 @@ def test_what_means_nothing_without_a_clock_is_refused(lab, words, capsys):
 
 
 def test_package_that_does_not_compile(lab, monkeypatch):
-    def code(subject, root, *rest):
+    def code(subject, root, *rest, host):
         made = fake_code(subject, root, *rest)
         if behaviour_of(root).get("is") == "head":
             made.values[SPILLS, CALL] = RuntimeError("Traceback\nptxas: no such luck")

@@ -31,12 +31,12 @@ def values(monkeypatch):
     load(toy.__name__)
 
     def compiled(answer, variants):
-        def compile_all(subject, calls, counted, root, ledger, *, enumerations):
+        def compile_all(subject, calls, counted, root, ledger, *, enumerations, host):
             answers = {
                 call: answer if (call.cell.dtype, call.direction) == LARGE[1:] else facts()
                 for call in calls
             }
-            return fingerprint.Answers(answers, dict.fromkeys(counted, variants), {})
+            return fingerprint.Answers(answers, dict.fromkeys(counted, variants), {}, {})
 
         monkeypatch.setattr(fingerprint, "compile_all", compile_all)
         listed = toy.compilations(TARGET), toy.variants(TARGET)

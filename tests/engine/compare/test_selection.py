@@ -5,6 +5,9 @@ import pytest
 from benchmarks._engine.compare import exact, findings, selection
 from benchmarks._engine.compare.findings import keys_of
 from benchmarks._engine.report.notes import texts
+from benchmarks._engine.subject import timings
+from benchmarks._engine.verdict.metrics import HOST_COST
+from tests import toy
 from tests.lab import CANNOT_TELL, LARGE, PASS, SMALL, both, facts_of
 from tests.toy import Cell
 
@@ -192,3 +195,47 @@ def test_the_same_machine_code_with_another_copy_on_the_stream_differs(lab):
     assert lab.compare() == PASS
     assert not lab.found.identical
     assert {timing.key for timing in lab.found.families["gpu"].timings} >= {*both(SMALL)}
+
+
+# --- on the host ----------------------------------------------------------------------------------
+
+CALL = "toy.Call.track_forward float32"
+
+
+@pytest.fixture
+def counted(lab):
+    """What calls do on the host is counted."""
+    lab.patch.setattr(toy, "UNITS", {**toy.UNITS, **HOST_COST})
+    return lab
+
+
+def test_nothing_is_timed_where_all_that_runs_is_the_same(counted):
+    counted.versions({"code": "same"}, {"code": "same", "imports": 1050})
+    assert counted.compare() == PASS
+    comparison = counted.found
+    assert not comparison.rounds and not comparison.families
+    assert comparison.identical == frozenset().union(*timings(toy).values())
+    assert {job["task"] for _, job in counted.gpu.jobs} == {"check"}
+    assert counted.compare("base", "head", "--every-cell") == PASS and counted.found.rounds
+
+
+@pytest.mark.parametrize(
+    ("head", "same"),
+    [
+        ({"code": "other"}, {"host"}),
+        ({"code": "same", "imports": 1101}, {"gpu", "host"}),
+        ({"code": "same", "executes": {CALL: "more"}}, {"gpu"}),
+    ],
+    ids=["machine code", "import", "a call"],
+)
+def test_what_is_not_the_same_is_timed(counted, head, same):
+    counted.versions({"code": "same"}, head)
+    counted.compare()
+    comparison = counted.found
+    assert {*comparison.families} >= {"gpu", "host"}
+    for name, keys in timings(toy).items():
+        assert (keys <= comparison.identical) == (name in same), name
+    if "executes" in head:
+        (differs,) = timings(toy)["host"] - comparison.identical
+        assert differs.words == CALL
+        assert any("1 of 5 calls execute other" in note and CALL in note for note in counted.notes)

@@ -67,7 +67,7 @@ def without_a_timing(document):
 
 
 TIMED = plain(failing().timings[0].key)
-HOST = {"metric": "host.Call.track_forward", "params": ["bshd"]}
+ERROR = {"metric": "host.Error.track_error", "params": []}
 SETS = functools.partial(changed, "families", "gpu", "timings", 0)
 CONTROL = functools.partial(changed, "families", "gpu", "control")
 
@@ -89,7 +89,7 @@ CONTROL = functools.partial(changed, "families", "gpu", "control")
         (changed("discarded", ["x" * 2001]), r"discarded\[0\] must be a text of up to 2000"),
         (changed("base", "sha", "main"), "base.sha must be a text that matches"),
         (changed("rules", "min_effect", 0.9), "it was judged by other rules"),
-        (changed("identical", [HOST]), "'host.Call.track_forward' has no machine code of its own"),
+        (changed("identical", [ERROR]), "'host.Error.track_error' is no timing"),
         (SETS("base", 0), r"timings\[0\].base must be a finite number from 1e-12 to 3600"),
         (SETS("answer", "maybe"), r"answer must be one of \['pass', 'fail', 'cannot tell'\]"),
         (SETS("change", ["none"]), "change must be one of"),
