@@ -24,11 +24,11 @@ class State(enum.Enum):
     """
 
     SLOWER = "slower", "🟥"
-    NOISE = "slower with the same machine code", "🟪"
+    NOISE = "slower with the same code", "🟪"
     INCONCLUSIVE = "inconclusive", "🟨"
     NOT_SLOWER = "not slower", "⬜"
     FASTER = "faster", "🔵"
-    SAME_CODE = "same machine code", "▫️"
+    SAME_CODE = "same code", "▫️"
 
     def __init__(self, label: str, symbol: str):
         self.label, self.symbol = label, symbol
@@ -111,7 +111,7 @@ def _doubts(comparison: Comparison, by_state: _ByState) -> Iterable[str]:
             )
     if by_state[State.NOISE]:
         yield (
-            f"{count(len(by_state[State.NOISE]), 'timing')} slower although the machine code is "
+            f"{count(len(by_state[State.NOISE]), 'timing')} slower although the code is "
             "the same: the noise of this run is larger than estimated"
         )
     for name, family in comparison.families.items():
@@ -153,7 +153,7 @@ def _assurances(comparison: Comparison, by_state: _ByState) -> Iterable[str]:
         yield f"{count(len(faster), 'timing')} faster by up to {most}"
     if same or comparison.untimed:
         total = count(len(same) + len(comparison.untimed), "timing")
-        yield f"the same machine code in {total}"
+        yield f"the same code in {total}"
     yield from _inconclusive(comparison.timings, comparison, "changed timing")
     if comparison.exact:
         yield "no regression of an exact value"

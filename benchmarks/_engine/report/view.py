@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..verdict import rules
 from ..verdict.metrics import ERROR, HOST_COST
-from ..verdict.rules import FAMILIES, Answer, Exact, Family, Timing
+from ..verdict.rules import FAMILIES, Answer, Exact, Family, Key, Timing
 from ..verdict.schema import Comparison
 from .exact_values import by_metric, summary
 from .notes import shortened, texts
@@ -127,8 +127,8 @@ class View:
                 suites.setdefault(suite, []).append(self.states[timing.key])
             if len(suites) > 1:
                 results += [f"{suite}: {counted(timed)}" for suite, timed in suites.items()]
-            if comparison.untimed:
-                results.append(f"{len(comparison.untimed)} not timed: same machine code")
+            if untimed := _of_gpu(comparison.untimed):
+                results.append(f"{untimed} not timed: same code")
             if comparison.represented:
                 other = "the same change of machine code was timed at another size"
                 results.append(f"{len(comparison.represented)} not timed: {other}")
@@ -247,6 +247,10 @@ def _exact_checks(comparison: Comparison) -> Iterable[Check]:
             yield Check(symbol, name, [_by_arch(code, comparison) if values is code else result])
 
 
+def _of_gpu(keys: Iterable[Key]) -> int:
+    return sum(key.metric.startswith(FAMILIES["gpu"]) for key in keys)
+
+
 def _by_arch(code: list[Exact], comparison: Comparison) -> str:
     changes: dict[str, set[str]] = {}
     for value in code:
@@ -257,7 +261,8 @@ def _by_arch(code: list[Exact], comparison: Comparison) -> str:
     parts = [f"changed on {', '.join(differing[:MOST_LINES])}"] if differing else []
     parts += [f"the same figures on {', '.join(same[:MOST_LINES])}"] if same else []
     gpu = comparison.families.get("gpu")
-    if gpu and comparison.identical:
-        total = len(gpu.timings) + len(comparison.untimed)
-        parts += [f"{len(comparison.identical)} of {total} timings run the very same code"]
+    if gpu:
+        unchanged = _of_gpu(comparison.identical)
+        total = len(gpu.timings) + _of_gpu(comparison.untimed)
+        parts += [f"{unchanged} of {total} timings run the very same code"] * bool(unchanged)
     return "; ".join(parts)

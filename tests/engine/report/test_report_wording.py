@@ -53,10 +53,10 @@ def test_same_machine_code_never_reads_as_a_slowdown():
     assert len(slow) > 3
     made = comparison({"gpu": gpu}, (), identical=frozenset(subjects("small")))
     assert made.answer is Answer.CANNOT_TELL
-    says = f"{len(slow)} timings slower although the machine code is the same"
+    says = f"{len(slow)} timings slower although the code is the same"
     assert says in sentence(made)
     text = markdown(made)
-    assert f"{len(slow)} slower with the same machine code, " in text
+    assert f"{len(slow)} slower with the same code, " in text
     assert "🟪" in text and "🟥" not in text and "SLOWER" not in terminal(made)
     # Next to a timing that did change, it does not hide it.
     made = dataclasses.replace(made, identical=frozenset(slow) - {sorted(slow)[0]})
@@ -79,9 +79,9 @@ def test_what_was_not_timed_for_its_machine_code_is_counted():
     code = frozenset(everything[10:])
     made = comparison({"gpu": timed, "host": host_family()}, codegen(), identical=code)
     assert len(made.untimed) == 76 and made.answer is Answer.PASS
-    assert "the same machine code in 86 timings" in sentence(made)
+    assert "the same code in 86 timings" in sentence(made)
     text = markdown(made)
-    assert "76 not timed: same machine code" in text
+    assert "76 not timed: same code" in text
     assert "86 of 96 timings run the very same code" in text
 
 
