@@ -33,8 +33,8 @@ _EXACT = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Measure HEAD with this interpreter, print the figures, and write the web pages to "
-        ".asv/html. Without a GPU, only the compiled machine code is measured. Exit status: that "
-        "of asv (0 done, 2 a benchmark failed), or 3 could not run."
+        ".asv/html. Without a GPU, only exact values are measured: machine code and host cost. "
+        "Exit status: that of asv (0 done, 2 a benchmark failed), or 3 could not run."
     )
     parser.add_argument(
         "--grid",
@@ -62,7 +62,7 @@ def run(grid: str | None) -> int:
     alone: contextlib.AbstractContextManager = contextlib.nullcontext()
     if record["gpu"] == "none":
         benchmarks = _EXACT[os.environ.get(GRID_VARIABLE, "full")]
-        say("no NVIDIA GPU here: only machine code is measured; time, memory and error need one")
+        say("no NVIDIA GPU here: only exact values are measured; time, memory and error need one")
     else:
         alone = gpu_monitor.gpu_lock(gpu_monitor.gpu_uuid(), 0.0)
     results = figures.RESULTS / record["machine"]
