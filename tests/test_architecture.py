@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 from importlinter import cli
 
+from benchmarks import _subjects
+from benchmarks._engine.subject import Subject
+from tests import norms, toy
+from tests.examples import norms_subject
+
 ROOT = Path(__file__).resolve().parents[1]
+SUBJECTS = (_subjects, norms, norms_subject, toy)
 # asv's discovery imports every module of the benchmarks in each of its processes: these take
 # seconds to import, or are not installed.
 HEAVY = (
@@ -48,3 +54,11 @@ def test_every_folder_of_the_package_is_installed():
     files = (ROOT / "rope_triton").rglob("*.py")
     folders = {".".join(file.parent.relative_to(ROOT).parts) for file in files}
     assert sorted(settings["packages"]) == sorted(folders)
+
+
+@pytest.mark.parametrize(
+    "subject", [_subjects, norms, norms_subject, toy], ids=lambda s: s.__name__
+)
+def test_a_subject_has_all_that_the_engine_asks(subject):
+    asked = {name for name in vars(Subject) if not name.startswith("_")}
+    assert "host_calls" in asked and not asked - vars(subject).keys()

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_company_does_not_matter(dtype):
-    """Alone, beside copies, and alone again: a call that streams past L2 takes the same time.
+    """Alone and beside copies, in turns: a call that streams past L2 takes the same time.
 
     Without the fill before each sample the first differed from the last by 2 to 5 % on an H200.
     """
@@ -24,9 +24,13 @@ def test_company_does_not_matter(dtype):
         call = cell.call(inputs.DEVICE)
         tensors = [inputs.random(cell) for _ in range(gpu_timer.cold_sets(cell.bytes_moved))]
     rope = gpu_timer.Recording(list(timed_cell.calls(call, "forward", tensors)), stream)
-    alone = statistics.median(gpu_timer.paired_samples([rope])[0])
     copy = gpu_timer.Recording([x.clone for x in tensors], stream)
-    beside = statistics.median(gpu_timer.paired_samples([rope, copy])[0])
-    again = statistics.median(gpu_timer.paired_samples([rope])[0])
-    assert beside == pytest.approx(alone, rel=0.012)
-    assert again == pytest.approx(alone, rel=0.012)
+    # The clock may change meanwhile, and slowly: by 1.4 % in one of these on an H200.
+    ratios = []
+    for _ in range(5):
+        alone, beside = (
+            statistics.median(gpu_timer.paired_samples(recordings)[0])
+            for recordings in ([rope], [rope, copy])
+        )
+        ratios.append(beside / alone)
+    assert statistics.median(ratios) == pytest.approx(1, rel=0.012)

@@ -56,7 +56,7 @@ def medians():
 @pytest.mark.alone
 def test_python_in_the_call_path_shows(monkeypatch):
     def slow(*args, **options):
-        end = time.perf_counter() + 20e-6
+        end = time.perf_counter() + 100e-6
         while time.perf_counter() < end:
             pass
         return apply(*args, **options)
@@ -68,8 +68,8 @@ def test_python_in_the_call_path_shows(monkeypatch):
     for format in metric_list.FORMATS:
         forward, both = ((m, (format,)) for m in METRICS)
         assert before[both] > before[forward]
-        # Half of it: on a busy host a median is some microseconds off.
-        assert after[forward] - before[forward] > 10e-6
+        # Half of it: on a busy host a median is some ten microseconds off.
+        assert after[forward] - before[forward] > 50e-6
 
 
 @pytest.mark.alone

@@ -34,7 +34,7 @@ def test_two_versions_of_rms_norm_are_compared(tmp_path, monkeypatch, capsys):
     comparison = from_json(json.loads((tmp_path / "report.json").read_text()))
     (cell,) = norms.candidates()
     timed = {timing.key for timing in comparison.families["gpu"].timings}
-    assert {key.params for key in timed} == {cell.params} and timed == comparison.identical
+    assert {key.params for key in timed} == {cell.params} and timed <= comparison.identical
     assert comparison.answer is Answer.PASS and not comparison.wrong
     assert comparison.reproduce.endswith("--subject tests.norms")
     assert "PASS" in capsys.readouterr().out

@@ -103,10 +103,10 @@ def compile_all(
     executing = list(executed.values())
     # These take longest, so they begin first, each in a process that nothing else changes.
     alone = [[job] for job in itertools.chain(*reached.values(), counted.values(), executing[:1])]
-    calls_of_host = executing[1:]
-    alone += [calls_of_host[i : i + _HOST_GROUP] for i in range(0, len(calls_of_host), _HOST_GROUP)]
+    # These come last: what they launch is compiled then.
+    counting = [executing[i : i + _HOST_GROUP] for i in range(1, len(executing), _HOST_GROUP)]
     results = worker_pool.map(
-        *(_answer, [*alone, *_groups(facts_of)], package),
+        *(_answer, [*alone, *_groups(facts_of), *counting], package),
         *(ledger or worker_pool.Ledger("codegen"), _KINDS),
         prepare=functools.partial(uncompiled.prepare, name),
         finish=facts.read,
