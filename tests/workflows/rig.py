@@ -54,9 +54,10 @@ class Rig:
         run = f'exec {sys.executable} -S {PROGRAMS} "$0" "$@"'
         gh = f'http_proxy={self.github.address} GH_HOST=github.localhost exec {program("gh")} "$@"'
         programs = {"python3": run, "gh": gh, "sleep": "exit 0", "bash": BASH}
-        if not shutil.which("jq"):  # GitHub's hosted runners have it
-            programs["jq"] = f'exec {sys.executable} -c "$JQ" "$@"'
-            self.env["JQ"] = JQ
+        for name, code in ON_RUNNERS.items():
+            if not shutil.which(name):
+                programs[name] = f'exec {sys.executable} -c "${name.upper()}" "$@"'
+                self.env[name.upper()] = code
         programs["node"] = "echo /none"  # act asks it where it is; no action here needs it
         for name, line in programs.items():
             (root / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
@@ -169,13 +170,20 @@ if [ -s "$GITHUB_STEP_SUMMARY" ]; then cat "$GITHUB_STEP_SUMMARY" >> "$RIG/summa
 exit $status"""
 
 
-# As the command of this name, by the library.
-JQ = """\
+# What GitHub's hosted runners have besides, where this machine does not.
+ON_RUNNERS = {
+    "jq": """\
 import json, sys, jq
 _, program, *words = sys.argv[1:]  # jq -n PROGRAM --arg NAME VALUE ...
 named = dict(zip(words[1::3], words[2::3], strict=True))
 print(json.dumps(jq.compile(program, args={"ARGS": {"named": named}}).input_value(None).first()))
-"""
+""",
+    "unzip": """\
+import sys, zipfile
+_, archive, member = sys.argv[1:]  # unzip -p ARCHIVE MEMBER
+sys.stdout.buffer.write(zipfile.ZipFile(archive).read(member))
+""",
+}
 
 
 def program(name):
