@@ -118,7 +118,6 @@ class _Trace:
             return None
         instructions, update = _instructions(code), self.digest.update
         update(code.co_qualname.encode())
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
 
         def follow(frame: types.FrameType, event: str, argument: object):
             if event == "opcode":
@@ -126,6 +125,9 @@ class _Trace:
                 update(instructions[frame.f_lasti])
             return follow
 
+        # From Python 3.13 on opcodes are traced of a frame that has a trace function already.
+        frame.f_trace = follow
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return follow
 
     def profile(self, frame: types.FrameType, event: str, argument: object) -> None:
