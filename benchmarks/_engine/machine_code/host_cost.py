@@ -65,6 +65,8 @@ def of_call(driver: StubDriver, step: Step) -> HostCost:
     driver.launches.clear()
     with _traced() as trace:
         step()
+    if not trace.bytecodes:
+        raise RuntimeError("no instruction was traced: this Python traces none")
     operators, launches = len(profile.function_events), len(driver.launches)
     return HostCost(trace.digest.hexdigest(), trace.bytecodes, trace.c_calls, operators, launches)
 
