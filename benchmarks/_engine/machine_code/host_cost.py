@@ -26,7 +26,8 @@ _Count = Annotated[int, Number(0, 2**53)]
 
 IMPORT = "host_cost.Import"
 _WARM_CALLS = 3  # after which nothing is done for the first time
-_SUITE = f"{process.SUITE}/"
+# Frames of this suite, and of the import system, which does more where no bytecode is cached.
+_NOT_TRACED = (f"{process.SUITE}/", "<frozen importlib")
 # Nanoseconds on an H100's host: of an instruction, a call of a C function, a PyTorch operator.
 _WEIGHTS = {"bytecodes": 25, "c_calls": 100, "operators": 1000}
 # Instructions whose argument is a local variable: its index says which, whatever its name.
@@ -65,8 +66,6 @@ def of_call(driver: StubDriver, step: Step) -> HostCost:
     driver.launches.clear()
     with _traced() as trace:
         step()
-    if not trace.bytecodes:
-        raise RuntimeError("no instruction was traced: this Python traces none")
     operators, launches = len(profile.function_events), len(driver.launches)
     return HostCost(trace.digest.hexdigest(), trace.bytecodes, trace.c_calls, operators, launches)
 
@@ -100,7 +99,7 @@ def of_import(package: str) -> HostCost:
 
 
 def _imported(package: str) -> tuple:
-    for name in ("torch", "triton", "torch.library"):
+    for name in ("torch", "triton"):
         importlib.import_module(name)
     with _traced() as trace:
         importlib.import_module(package)
@@ -108,7 +107,7 @@ def _imported(package: str) -> tuple:
 
 
 class _Trace:
-    """Counts, and feeds to a digest, what is executed outside of this suite."""
+    """Counts, and feeds to a digest, what the package executes and what it calls."""
 
     def __init__(self) -> None:
         self.digest = hashlib.sha256()
@@ -116,7 +115,7 @@ class _Trace:
 
     def begin_frame(self, frame: types.FrameType, event: str, argument: object):
         code = frame.f_code
-        if code.co_filename.startswith(_SUITE):
+        if code.co_filename.startswith(_NOT_TRACED):
             return None
         instructions, update = _instructions(code), self.digest.update
         update(code.co_qualname.encode())
@@ -133,7 +132,7 @@ class _Trace:
         return follow
 
     def profile(self, frame: types.FrameType, event: str, argument: object) -> None:
-        if event == "c_call" and not frame.f_code.co_filename.startswith(_SUITE):
+        if event == "c_call" and not frame.f_code.co_filename.startswith(_NOT_TRACED):
             self.c_calls += 1
             self.digest.update(getattr(argument, "__qualname__", "").encode())
 
@@ -151,6 +150,8 @@ def _traced() -> Iterator[_Trace]:
         sys.setprofile(before[1])
         if collecting:
             gc.enable()
+    if not trace.bytecodes:
+        raise RuntimeError("no instruction was traced: this Python traces none")
 
 
 @functools.cache
