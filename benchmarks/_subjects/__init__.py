@@ -97,10 +97,14 @@ def checked(changed: Callable[[str], bool] = lambda file: True) -> list[BaseCell
 
     Those of the transformer only where they may have changed: they take longer than all others.
     """
-    listed = {cell.call_name: cell for cell in reversed(grid.listed_cells())}
     costly = any(map(changed, OF_TRANSFORMER))
     others = [cell for cell in modules.cells() if costly or cell.module != "transformer"]
-    return [*grid.all_cells("small"), *grid.model_cells(), *listed.values(), *others]
+    return [*grid.all_cells("small"), *grid.model_cells(), *_smallest().values(), *others]
+
+
+def _smallest() -> dict[str, BaseCell]:
+    """The calls of the rotation's list at the smallest of their sizes, by name."""
+    return {str(cell.call_name): cell for cell in reversed(grid.listed_cells())}
 
 
 def listed_cell(name: str) -> BaseCell:
@@ -160,10 +164,7 @@ def variants(target: str) -> list[Compilation]:
 @functools.cache
 def host_calls() -> dict:
     """Each listed call at its smallest size: the host does the same for many bytes as for few."""
-    smallest: dict[str, BaseCell] = {
-        str(cell.call_name): cell for cell in reversed(grid.listed_cells())
-    }
-    return traced_calls.calls(smallest | modules.listed_calls())
+    return traced_calls.calls(_smallest() | modules.listed_calls())
 
 
 def first() -> BaseCell:

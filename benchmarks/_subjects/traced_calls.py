@@ -80,7 +80,7 @@ def _new_length() -> Step:
     return step
 
 
-def _gradients(function: str, tensors: int, tables: int, **options) -> Callable[[], Step]:
+def _gradients(function: str, tensors: int, tables: int) -> Callable[[], Step]:
     """Gradients of the tensors that are rotated, and of the angles or tables."""
 
     def make() -> Step:
@@ -96,8 +96,7 @@ def _gradients(function: str, tensors: int, tables: int, **options) -> Callable[
         cotangents = [torch.empty_like(x) for x in rotated]
 
         def step():
-            output = called(*leaves, **options)
-            return torch.autograd.grad(output, leaves, cotangents[: len(rotated)])
+            return torch.autograd.grad(called(*leaves), leaves, cotangents)
 
         return step
 
