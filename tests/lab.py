@@ -14,10 +14,9 @@ import pytest
 
 from benchmarks import __main__ as entry
 from benchmarks._engine.compare import command, exact, measure
-from benchmarks._engine.compare.findings import keys_of
 from benchmarks._engine.machine_code.facts import Facts
 from benchmarks._engine.report.notes import texts
-from benchmarks._engine.subject import metric
+from benchmarks._engine.subject import keys_of, metric
 from benchmarks._engine.system import checkout, errors, gpu_monitor, machine, process
 from benchmarks._engine.verdict.rules import Key
 from benchmarks._engine.verdict.schema import Comparison, from_json

@@ -157,14 +157,15 @@ def timings(subject: Subject) -> dict[str, set[Key]]:
     """What a comparison may time, by family."""
     calls = subject.eager().items()
     return {
-        "gpu": {
-            Key(metric(cell, direction), cell.params)
-            for cell in subject.candidates()
-            for direction in cell.directions
-        },
+        "gpu": set().union(*map(keys_of, subject.candidates())),
         "host": {Key(*key) for key, eager in calls if eager.kind == "seconds"},
         "start": {Key(name, ()) for name in metrics.STARTS},
     }
+
+
+def keys_of(cell: Cell) -> frozenset[Key]:
+    """The timings of a cell, one a direction."""
+    return frozenset(Key(metric(cell, direction), cell.params) for direction in cell.directions)
 
 
 def metric(cell: Cell, direction: str) -> str:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks._engine.compare import session
-from benchmarks._engine.compare.findings import keys_of
 from benchmarks._engine.compare.pool import Pool
 from benchmarks._engine.compare.rounds import BudgetError
+from benchmarks._engine.subject import keys_of
 from benchmarks._engine.system import checkout
 from benchmarks._engine.verdict import rules
 from benchmarks._engine.verdict.rules import Key

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..subject import Cell, metric
+from ..subject import Cell, keys_of
 from ..verdict import rules
 from ..verdict.note import Note
 from ..verdict.rules import FAMILIES, Exact, Family, Key
@@ -58,11 +58,6 @@ class Look(NamedTuple):
     def judged(self) -> set[Key]:
         """The timings that have a verdict."""
         return {timing.key for family in self.families.values() for timing in family.timings}
-
-
-def keys_of(cell: Cell) -> frozenset[Key]:
-    """The timings of a cell, one a direction."""
-    return frozenset(Key(metric(cell, direction), cell.params) for direction in cell.directions)
 
 
 def judge_checks(answers: Mapping[str, dict], grid: Iterable[Cell]) -> Checks:

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..machine_code.facts import Facts
-from ..subject import Cell
+from ..subject import Cell, keys_of
 from ..verdict.metrics import STARTS
 from ..verdict.note import Note
 from ..verdict.rules import FAMILIES, Answer, Key
 from .exact import Code, compare
-from .findings import BASE, HEAD, SIDES, keys_of
+from .findings import BASE, HEAD, SIDES
 
 _IMPORT = (Key("host_cost.Import.track_bytecodes", ()),)
 Compiled = Mapping[Key, Facts | Exception]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ..machine_code import worker_pool
 from ..report.notes import text, texts
-from ..subject import Cell, Subject, files, timings
+from ..subject import Cell, Subject, files, keys_of, timings
 from ..system import checkout, gpu_monitor, suite
 from ..system.errors import CouldNotRunError
 from ..system.journal import keep_newest
@@ -23,7 +23,7 @@ from ..verdict.note import Kind, Note
 from ..verdict.rules import MIN_ROUNDS, Answer, Key, overall
 from ..verdict.schema import Comparison
 from . import compiled, exact, findings, measure, rounds, selection
-from .findings import BASE, HEAD, SIDES, Checks, Look, keys_of
+from .findings import BASE, HEAD, SIDES, Checks, Look
 from .rounds import Rounds
 
 # What is inconclusive in the first look is measured in this many more rounds, or as time permits,

@@ -184,20 +184,17 @@ def _require_what_was_asked(comparison: Comparison, request: Request, by_git: Co
 
 def _require_complete(comparison: Comparison, request: Request) -> None:
     """Of a pass of two packages: every family of timings and every exact metric."""
-    on_gpu = request.gpu is not None
+    on_gpu, subject = request.gpu is not None, load(DEFAULT)
     exact = {value.key.metric for value in comparison.exact}
     lacking = [
         metric
-        for metric, unit in load(DEFAULT).UNITS.items()
+        for metric, unit in subject.UNITS.items()
         if unit.exact and (on_gpu or metric.startswith(_CODE)) and metric not in exact
     ]
-    keys = timings(load(DEFAULT)) if on_gpu else {}
-    for name in keys:
+    for name, keys in timings(subject).items() if on_gpu else ():
         family = comparison.families.get(name)
-        if family is None and not keys[name] <= comparison.identical:
-            lacking.append(f"{name} timings")
-        elif family is None:
-            continue
+        if family is None:
+            lacking += [f"{name} timings"] * (not keys <= comparison.identical)
         elif family.spread is None and changed(family.timings, comparison.identical):
             lacking.append(f"the spread of {name} timings")
     require(not lacking, f"a pass lacks {', '.join(lacking)}")

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 
 from ..._engine.compare import exact, measure, session
-from ..._engine.compare.findings import facts_of, keys_of
+from ..._engine.compare.findings import facts_of
 from ..._engine.compare.pool import Pool
+from ..._engine.subject import keys_of
 from ..._engine.system import checkout
 from ..._engine.verdict import rules
 from ..._engine.verdict.rules import FAMILIES, Answer, Exact, Key, Timing
@@ -88,10 +89,12 @@ class Caught(Document):
             for name in names:
                 seconds = {side: pool.seconds[side] for side in ("base", name)}
                 pools[name] = Pool(pool.subjects, seconds)
-            failed = {name: slower(name, pools[name]) for name in names}
+            failed = {}
             for one in several:
-                timings = rules.inconclusive(_timings(one.name, pools[one.name]), frozenset())
-                unclear = {timing.key for timing in timings if one.concerns(timing.key)}
+                timings = _timings(one.name, pools[one.name])
+                failed[one.name] = _failed(timings)
+                doubts = rules.inconclusive(timings, frozenset())
+                unclear = {timing.key for timing in doubts if one.concerns(timing.key)}
                 if unclear and not failed[one.name]:
                     pools[one.name] = self._second_look(one.name, versions, cells, unclear)
                     failed[one.name] = slower(one.name, pools[one.name])

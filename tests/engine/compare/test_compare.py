@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks._engine.compare import exact, measure, rounds, selection, session
-from benchmarks._engine.compare.findings import keys_of
 from benchmarks._engine.report.markdown import markdown
+from benchmarks._engine.subject import keys_of
 from benchmarks._engine.verdict.rules import Answer
 from tests import toy
 from tests.lab import (

@@ -3,9 +3,8 @@
 import pytest
 
 from benchmarks._engine.compare import exact, findings, selection
-from benchmarks._engine.compare.findings import keys_of
 from benchmarks._engine.report.notes import texts
-from benchmarks._engine.subject import timings
+from benchmarks._engine.subject import keys_of, timings
 from benchmarks._engine.verdict.metrics import HOST_COST
 from tests import toy
 from tests.lab import CANNOT_TELL, LARGE, PASS, SMALL, both, facts_of
