@@ -141,6 +141,8 @@ class _Trace:
 def _traced() -> Iterator[_Trace]:
     trace, collecting, before = _Trace(), gc.isenabled(), (sys.gettrace(), sys.getprofile())
     gc.disable()  # what is collected may run Python
+    # Python 3.12 traces opcodes only if a frame asked for them before.
+    sys._getframe().f_trace_opcodes = True
     sys.setprofile(trace.profile)
     sys.settrace(trace.begin_frame)
     try:
