@@ -10,6 +10,7 @@ import functools
 import operator
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -131,6 +132,11 @@ def cdiv(n: int, block: int) -> int:
     return -(-n // block)
 
 
+def power_of_2(n: int) -> int:
+    """The least power of two that is at least ``n``, which is positive."""
+    return 1 << (n - 1).bit_length()
+
+
 class Launch:
     """A launch of a kernel, to be repeated on tensors that differ in addresses and values alone.
 
@@ -166,14 +172,15 @@ class Launch:
     def _repetition(self, compiled, arguments: tuple) -> Callable[[int, Sequence], None]:
         """A function that launches what the first call compiled."""
         values, by_runner, blocks = self.values, compiled[self.grid], self._blocks
-        straight = _straight(compiled, self.grid, arguments)
+        straight = _straight(compiled, arguments)
 
         def ordinary(device: int, tensors: Sequence) -> None:
             by_runner(*self._described(tensors), *values)
 
         if straight is None:
             return ordinary
-        launch, current_stream, before, after, as_tuple = straight
+        launch, current_stream, before_grid, after_grid, after, as_tuple = straight
+        before = *before_grid, *self.grid, *after_grid
 
         def repeated(device: int, tensors: Sequence) -> None:
             enter, leave = _hooks.launch_enter_hook, _hooks.launch_exit_hook
@@ -250,20 +257,31 @@ def _bind_context() -> None:
 
 # --- past Triton's runner and launcher ------------------------------------------------------------
 
+_straights: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+"""What :func:`_straight` returned of a compiled kernel: calls of many lengths launch the same."""
+_RECORDED_GRID = 2, 3, 5  # no flag is one of these
 
-def _straight(compiled, grid: tuple, arguments: tuple) -> tuple | None:
+
+def _straight(compiled, arguments: tuple) -> tuple | None:
     """Triton's function in C, which gives the current stream of a device, and the function's
-    arguments: before the stream, from there to the kernel's, and whether these are one tuple.
+    arguments: before the grid, from there to the stream, from there to the kernel's, and whether
+    these are one tuple.
 
     None if only Triton itself can launch the kernel: where Triton allocates memory for each launch,
     and, with a warning, where it calls its function in C in a way that is not understood here.
     """
+    if compiled not in _straights:
+        _straights[compiled] = _understood(compiled, arguments)
+    return _straights[compiled]
+
+
+def _understood(compiled, arguments: tuple) -> tuple | None:
     launcher = compiled.run
     sizes = (size for name, size in vars(launcher).items() if name.endswith("scratch_size"))
     if any(sizes):
         return None
     try:
-        passed = _arguments_in_c(compiled, grid, arguments)
+        passed = _arguments_in_c(compiled, arguments)
     except Exception as error:  # whatever a version of Triton does differently
         warnings.warn(  # once: Python shows a warning of one line and text once
             f"rope_triton does not know how Triton {triton.__version__} launches a compiled kernel "
@@ -275,9 +293,9 @@ def _straight(compiled, grid: tuple, arguments: tuple) -> tuple | None:
     return launcher.launch, triton.runtime.driver.active.get_current_stream, *passed
 
 
-def _arguments_in_c(compiled, grid: tuple, arguments: tuple) -> tuple[tuple, tuple, bool]:
-    """What Triton's runner passes to the function in C: before the stream, and from there to the
-    kernel's arguments, which come last; and whether these are one tuple.
+def _arguments_in_c(compiled, arguments: tuple) -> tuple[tuple, tuple, tuple, bool]:
+    """What Triton's runner passes to the function in C: before the grid, from there to the stream,
+    from there to the kernel's arguments, which come last; and whether these are one tuple.
 
     Versions of Triton differ in it, so Triton's own code is run, on a copy of its launcher whose
     function in C only records. Hooks are replaced by None. Raises what that code raises, or
@@ -291,7 +309,9 @@ def _arguments_in_c(compiled, grid: tuple, arguments: tuple) -> tuple[tuple, tup
     replaced = {"run": launcher, "launch_metadata": lambda *_: None, "_init_handles": lambda: None}
     stream, enter, leave = object(), _hooks.launch_enter_hook, _hooks.launch_exit_hook
     # No copy of the kernel: when that is deleted, Triton unloads the machine code of both.
-    runner = type(compiled).__getitem__(SimpleNamespace(**vars(compiled) | replaced), grid)
+    runner = type(compiled).__getitem__(
+        SimpleNamespace(**vars(compiled) | replaced), _RECORDED_GRID
+    )
     runner(*arguments, stream=stream)
     (passed,) = recorded
     at = [item is stream for item in passed].index(True)
@@ -302,4 +322,7 @@ def _arguments_in_c(compiled, grid: tuple, arguments: tuple) -> tuple[tuple, tup
     after, last = (rest[:-1], rest[-1]) if as_tuple else (rest[:-n], rest[-n:])
     if len(last) != n or not all(map(operator.is_, last, arguments)):
         raise LookupError("the kernel's arguments are not the last")
-    return passed[:at], tuple(after), as_tuple
+    before, first = passed[:at], passed[:at].index(_RECORDED_GRID[0])
+    if before[first : first + 3] != _RECORDED_GRID:
+        raise LookupError("the grid is not before the stream")
+    return before[:first], before[first + 3 :], tuple(after), as_tuple

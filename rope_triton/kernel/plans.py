@@ -2,14 +2,25 @@
 
 import functools
 import math
+import operator
 from typing import NamedTuple
 
 import torch
-import triton
 
 from rope_triton.kernel.kernels import rope_kernel, rope_qkv_kernel
-from rope_triton.kernel.launch import GRID_LIMIT, Launch, is_amd
-from rope_triton.kernel.tiles import Call, tile_of
+from rope_triton.kernel.launch import GRID_LIMIT, Launch, cdiv, is_amd, power_of_2
+from rope_triton.kernel.tiles import ONE_WAVE, tile_of
+
+# By layout, of a shape: sizes of batch, sequence and heads; of strides: all, in this order.
+_SIZES, _STRIDES = (
+    {layout: operator.itemgetter(*map(layout.index, axes)) for layout in ("sbhd", "bshd", "bhsd")}
+    for axes in ("bsh", "sbhd")
+)
+# By kernel, of its arguments by name: those that are no tensors.
+_VALUES = {
+    kernel.fn: operator.itemgetter(*(x for x in kernel.arg_names if not x.endswith("_ptr")))
+    for kernel in (rope_kernel, rope_qkv_kernel)
+}
 
 
 class Options(NamedTuple):
@@ -96,7 +107,7 @@ def rotation(out, k_out, t, k, freqs, sin, start_positions, cu_seqlens, options:
         "ROUNDING": None if options.rounding == "once" else options.rounding,
         "PER_TOKEN": (start_positions is not None and start_positions.dim() == 2) or None,
     }
-    grid = triton.cdiv(n_heads + (k_heads or 0), tile.heads), n_batch, n_seq
+    grid = cdiv(n_heads + (k_heads or 0), tile.heads), n_batch, n_seq
     return _launch(rope_kernel, grid, tile, arguments, layout, options, options.rounding)
 
 
@@ -107,13 +118,13 @@ def _arranged(
     facts = {
         "tables": sin is not None,
         "shifted": _is_shifted(start_positions, cu_seqlens, options),
-        "n_bytes": _bytes(*inputs, freqs=freqs, rounding=options.rounding),
+        **_load(*inputs, freqs=freqs, rounding=options.rounding),
     }
 
     def find(layout, *tensors):
         t, n_heads = tensors[0], sum(_sizes(x, layout)[2] for x in tensors[: len(inputs)])
-        sizes = t.element_size(), _sizes(t, layout)[1], n_heads, t.shape[-1], rotated
-        return tile_of(Call(*sizes, **facts, heads_first=layout == "bhsd"))
+        sizes = t.element_size(), _sizes(t, layout)[1] == 1, n_heads, t.shape[-1], rotated
+        return tile_of(*sizes, **facts, heads_first=layout == "bhsd")
 
     layout = options.tensor_format
     shared = sin is start_positions is cu_seqlens is None and freqs.shape[1:3] == (1, 1)
@@ -122,10 +133,10 @@ def _arranged(
     return _as_one_if_wider(find, shared, layout, *inputs, *outputs)
 
 
-def _bytes(*tensors, freqs, rounding):
-    """Bytes of tensors, as :class:`Call` has them."""
-    more = freqs.shape[2] > 1 or rounding == "each" or any(t.stride(-1) > 1 for t in tensors)
-    return 0 if more else sum(t.nbytes for t in tensors)
+def _load(*tensors, freqs, rounding):
+    """What threads have to do, as :class:`rope_triton.kernel.tiles.Call` has it."""
+    busy = freqs.shape[2] > 1 or rounding == "each" or any(t.stride(-1) > 1 for t in tensors)
+    return {"busy": busy, "one_wave": not busy and sum(t.nbytes for t in tensors) in ONE_WAVE}
 
 
 def _as_one_if_wider(find, shared, layout, *tensors):
@@ -151,12 +162,15 @@ def _as_one_sequence(layout, *tensors):
     views = []
     for x in tensors:
         n_batch, n_seq, n_heads = _sizes(x, layout)
-        seq, batch, head, channel = (x.stride(layout.index(axis)) for axis in "sbhd")
+        seq, batch, head, channel = _STRIDES[layout](x.stride())
         if n_heads > 1 and batch != n_heads * head:
             return None
-        heads = n_batch * n_heads, batch if n_heads == 1 else head
-        dims = {"s": (n_seq, seq), "b": (1, 0), "h": heads, "d": (x.shape[-1], channel)}
-        views.append(x.as_strided(*zip(*(dims[axis] for axis in order), strict=True)))
+        heads, apart = n_batch * n_heads, batch if n_heads == 1 else head
+        if order == "sbhd":
+            view = x.as_strided((n_seq, 1, heads, x.shape[-1]), (seq, 0, apart, channel))
+        else:
+            view = x.as_strided((1, heads, n_seq, x.shape[-1]), (0, apart, seq, channel))
+        views.append(view)
     return order, *views
 
 
@@ -169,7 +183,7 @@ def _shared_heads(counts: tuple[int, int, int], n_seq: int) -> int:
     most, total = max(counts), sum(counts)
     if n_seq == 1:  # in decoding a program with few heads takes as long
         return most
-    heads = triton.next_power_of_2(min(counts))
+    heads = power_of_2(min(counts))
     while 2 * heads <= most:
         if 2 * heads * _blocks(counts, 2 * heads) * 5 > total * 6:
             break
@@ -179,7 +193,7 @@ def _shared_heads(counts: tuple[int, int, int], n_seq: int) -> int:
 
 def _blocks(counts: tuple[int, int, int], heads: int) -> int:
     """Programs side by side; none has heads of two tensors."""
-    return sum(triton.cdiv(count, heads) for count in counts)
+    return sum(cdiv(count, heads) for count in counts)
 
 
 def qkv_rotation(qkv, q, k, v, q_freqs, k_freqs, start_positions, options: QkvOptions) -> Launch:
@@ -191,14 +205,14 @@ def qkv_rotation(qkv, q, k, v, q_freqs, k_freqs, start_positions, options: QkvOp
 
     facts = {
         "shifted": _is_shifted(start_positions, None, options),
-        "n_bytes": _bytes(qkv, freqs=q_freqs, rounding="once"),
+        **_load(qkv, freqs=q_freqs, rounding="once"),
     }
 
     def find(layout, qkv, *_):
         _, n_seq, n_groups = _sizes(qkv, layout)
         n_heads = _shared_heads(all_heads(n_groups), n_seq)
-        sizes = qkv.element_size(), n_seq, n_heads, width, q_freqs.shape[3]
-        return tile_of(Call(*sizes, **facts))
+        sizes = qkv.element_size(), n_seq == 1, n_heads, width, q_freqs.shape[3]
+        return tile_of(*sizes, **facts)
 
     shared = start_positions is None and layout == "sbhd"  # as of queries and keys
     tile, layout, qkv, q, k, v = _as_one_if_wider(find, shared, layout, qkv, q, k, v)
@@ -226,7 +240,7 @@ def _sizes(t, layout):
     """Sizes of batch, sequence and heads; packed sequences are one sequence of all tokens."""
     if layout == "thd":
         return 1, *t.shape[:2]
-    return tuple(t.shape[layout.index(axis)] for axis in "bsh")
+    return _SIZES[layout](t.shape)
 
 
 def _strides(name, t, layout, axes=("seq", "batch", "head", "channel")):
@@ -234,9 +248,14 @@ def _strides(name, t, layout, axes=("seq", "batch", "head", "channel")):
 
     None of a tensor that is None.
     """
-    order = (0, None, 1, 2) if layout == "thd" else map(layout.index, "sbhd")
-    strides = (None if t is None else 0 if dim is None else t.stride(dim) for dim in order)
-    return {f"{name}_{axis}": stride for axis, stride in zip(axes, strides, strict=False)}
+    if t is None:
+        strides: tuple = (None,) * len(axes)
+    elif layout == "thd":
+        seq, head, channel = t.stride()
+        strides = seq, 0, head, channel
+    else:
+        strides = _STRIDES[layout](t.stride())
+    return dict(zip(map(f"{name}_".__add__, axes), strides, strict=False))
 
 
 def _is_shifted(start_positions, cu_seqlens, options):
@@ -258,7 +277,7 @@ def _position_arguments(freqs, start_positions, cu_seqlens, options):
 def _launch(kernel, blocks, tile, arguments, layout, options, rounding="once") -> Launch:
     """The launch for blocks of heads, the batch and positions; ``arguments`` by name."""
     heads, n_batch, n_seq = blocks
-    seq_blocks = triton.cdiv(n_seq, tile.positions)
+    seq_blocks = cdiv(n_seq, tile.positions)
     grids = {"bhsd": (seq_blocks, heads, n_batch), "sbhd": (heads, n_batch, seq_blocks)}
     grid = grids.get(layout, (heads, seq_blocks, n_batch))
     is_large = max(grid[1:]) > GRID_LIMIT
@@ -270,6 +289,6 @@ def _launch(kernel, blocks, tile, arguments, layout, options, rounding="once") -
     compile_options = {"num_warps": tile.warps}
     if rounding == "each":  # a fused multiply-add rounds once, not twice
         compile_options["enable_fp_fusion"] = False
-    values = tuple(arguments[name] for name in kernel.arg_names if not name.endswith("_ptr"))
+    values = _VALUES[kernel.fn](arguments)
     grid = (math.prod(grid), 1, 1) if is_large else grid
     return Launch(kernel, grid, values, **compile_options)

@@ -58,7 +58,7 @@ class FlatLauncher:
         self.launched.append(arguments)
 
     def __call__(self, x, y, z, stream, function, *rest):
-        self.launch(stream, (x, y, z), function, *rest)
+        self.launch(x, y, z, stream, function, *rest)
 
 
 def launcher_of_triton(name, **scratch):
@@ -102,6 +102,14 @@ def same(one, other):
     return one is other or (not isinstance(one, torch.Tensor) and one == other)
 
 
+def launch_by_triton(monkeypatch, kernel, grid):
+    """Launch on ``OTHERS`` by the runner, without hooks."""
+    with monkeypatch.context() as patched:
+        for hook in ("launch_enter_hook", "launch_exit_hook"):
+            patched.setattr(triton.knobs.runtime, hook, None)
+        kernel.compiled[grid](*OTHERS, *VALUES, stream="the stream of -1")
+
+
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_the_function_in_c_gets_what_tritons_runner_gives_it(monkeypatch, name):
     launcher = LAUNCHERS[name]()
@@ -111,10 +119,7 @@ def test_the_function_in_c_gets_what_tritons_runner_gives_it(monkeypatch, name):
     assert same(tuple(kernel.first[0][1]), (*TENSORS, *VALUES)) and len(kernel.first) == 1
     assert kernel.first[0][::2] == (GRID, {"num_warps": 2})
     assert not launcher.launched, "launched twice"
-    with monkeypatch.context() as patched:
-        for hook in ("launch_enter_hook", "launch_exit_hook"):
-            patched.setattr(triton.knobs.runtime, hook, None)
-        kernel.compiled[GRID](*OTHERS, *VALUES, stream="the stream of -1")
+    launch_by_triton(monkeypatch, kernel, GRID)
 
     def refused(*_):
         raise AssertionError("through Triton's launcher")
@@ -124,6 +129,20 @@ def test_the_function_in_c_gets_what_tritons_runner_gives_it(monkeypatch, name):
     expected, result = launcher.launched
     assert same(result, expected)
     assert len(kernel.first) == 1
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_what_the_function_in_c_gets_is_found_once_for_each_compiled_kernel(monkeypatch, name):
+    launcher = LAUNCHERS[name]()
+    kernel = Kernel(launcher)
+    Launch(kernel, GRID, VALUES).on(*TENSORS)
+    launch_by_triton(monkeypatch, kernel, (2, 1, 1))
+    longer = Launch(kernel, (2, 1, 1), VALUES)
+    monkeypatch.setattr(launch, "_arguments_in_c", None)
+    longer.on(*TENSORS)
+    longer.on(*OTHERS)
+    expected, result = launcher.launched
+    assert same(result, expected)
 
 
 class TakesTheTensorsFirst(FlatLauncher):

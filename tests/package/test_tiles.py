@@ -5,7 +5,7 @@ import torch
 import triton
 
 from rope_triton.kernel import plans
-from rope_triton.kernel.tiles import Call, Tile, tile_of
+from rope_triton.kernel.tiles import ONE_WAVE, Tile, tile_of
 
 KINDS = {
     "plain": {},
@@ -20,9 +20,9 @@ all_kinds = pytest.mark.parametrize("kind", KINDS)
 all_items = pytest.mark.parametrize("item", [2, 4])
 
 
-def chosen(kind, item, channels, width=None, *, n_seq=LONG, heads=64, n_bytes=1):
-    options = KINDS[kind] | {"n_bytes": n_bytes}
-    return tile_of(Call(item, n_seq, heads, channels, width or channels, **options))
+def chosen(kind, item, channels, width=None, *, n_seq=LONG, heads=64, busy=False, one_wave=False):
+    facts = KINDS[kind] | {"busy": busy, "one_wave": one_wave}
+    return tile_of(item, n_seq == 1, heads, channels, width or channels, **facts)
 
 
 # What was measured for these calls: the best, or within 1 % of it. By channels, or by channels and
@@ -110,7 +110,7 @@ def test_in_decoding_threads_are_no_more_than_the_angles_of_a_half(channels, wid
 
 def test_threads_are_fewer_where_few_heads_share_the_angles():
     assert chosen("plain", 2, 128, heads=4) == (2, 4, 1)
-    assert chosen("plain", 2, 128, 64, n_bytes=0) == (2, 4, 2)
+    assert chosen("plain", 2, 128, 64, busy=True) == (2, 4, 2)
     warps = [chosen("shifted", 2, 128, 64, heads=n).warps for n in (1, 2, 4, 8)]
     assert warps == [2, 2, 2, 1]
 
@@ -127,42 +127,43 @@ def test_threads_are_fewer_where_few_heads_share_the_angles():
 def test_programs_that_fill_a_gpu_once_have_half_as_many_threads(kind, n_seq, item, channels, tile):
     usual = chosen(kind, item, channels, n_seq=n_seq)
     expected = tile if tile and kind == "plain" else usual
-    for n_bytes in (6 << 20, (17 << 19) - 1):
-        assert chosen(kind, item, channels, n_seq=n_seq, n_bytes=n_bytes) == expected
-    for n_bytes in ((6 << 20) - 1, 17 << 19):
-        assert chosen(kind, item, channels, n_seq=n_seq, n_bytes=n_bytes) == usual
+    assert chosen(kind, item, channels, n_seq=n_seq, one_wave=True) == expected
 
 
-def test_a_call_has_no_bytes_where_threads_have_more_to_do(monkeypatch):
-    """Of angles of each head, of channels apart in memory, or of more roundings."""
-    sizes = []
+def test_threads_have_more_to_do_with_angles_of_each_head_channels_apart_or_more_roundings(
+    monkeypatch,
+):
+    """Of other calls the bytes are looked at."""
+    loads = []
 
-    def tile(call):
-        sizes.append(call.n_bytes)
+    def tile(*sizes, busy, one_wave, **facts):
+        loads.append((busy, one_wave))
         return Tile(1, 8, 1)
 
     monkeypatch.setattr(plans, "tile_of", tile)
     options = plans.Options("bshd", interleaved=False, cp_size=1, cp_rank=0)
-    t, freqs = torch.empty(2, 4, 8, 128), torch.empty(4, 1, 1, 128)
-    apart = torch.empty(2, 4, 8, 256)[..., ::2]
+    t, freqs = torch.empty(2, 512, 8, 128), torch.empty(512, 1, 1, 128)
+    apart = torch.empty(2, 512, 8, 256)[..., ::2]
+    assert [t.nbytes * n // 2 in ONE_WAVE for n in (2, 3, 4, 5)] == [False, True, True, False]
 
     def planned(t, freqs, options):
-        sizes.clear()
+        loads.clear()
         plans.rotation(t, None, t, None, freqs, None, None, None, options)
         plans.rotation(t, t, t, t[:, :, :4], freqs, None, None, None, options)
-        return sizes[0], sizes[-1]
+        return loads[0], loads[-1]
 
-    assert planned(t, freqs, options) == (t.nbytes, 1.5 * t.nbytes)
-    assert planned(t, freqs, options._replace(rounding="tables")) == (t.nbytes, 1.5 * t.nbytes)
-    assert planned(t, freqs.expand(4, 2, 1, 128), options) == (t.nbytes, 1.5 * t.nbytes)
-    assert planned(t, freqs.expand(4, 1, 8, 128), options) == (0, 0)
-    assert planned(t, freqs, options._replace(rounding="each")) == (0, 0)
-    assert planned(apart, freqs, options) == (0, 0)
-    packed, other = torch.empty(4, 2, 2, 48), torch.empty(4, 2, 2, 96)[..., ::2]
-    options = plans.QkvOptions("sbhd", False, 1, 0, q_channels=16, k_channels=16, v_channels=16)
-    for qkv, expected in ((packed, packed.nbytes), (other, 0)):
-        plans.qkv_rotation(qkv, *qkv.split(16, dim=3), *[freqs[..., :16]] * 2, None, options)
-        assert sizes[-1] == expected
+    usual, busy = ((False, False), (False, True)), ((True, False), (True, False))
+    assert planned(t, freqs, options) == usual
+    assert planned(t, freqs, options._replace(rounding="tables")) == usual
+    assert planned(t, freqs.expand(512, 2, 1, 128), options) == usual
+    assert planned(t, freqs.expand(512, 1, 8, 128), options) == busy
+    assert planned(t, freqs, options._replace(rounding="each")) == busy
+    assert planned(apart, freqs, options) == busy
+    packed, other = torch.empty(512, 2, 2, 768), torch.empty(512, 2, 2, 1536)[..., ::2]
+    options = plans.QkvOptions("sbhd", False, 1, 0, q_channels=256, k_channels=256, v_channels=256)
+    for qkv, expected in ((packed, (False, True)), (other, (True, False))):
+        plans.qkv_rotation(qkv, *qkv.split(256, dim=3), *[freqs] * 2, None, options)
+        assert loads[-1] == expected
 
 
 @pytest.mark.parametrize(

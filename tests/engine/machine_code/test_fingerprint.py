@@ -248,9 +248,9 @@ def test_runs_agree_wherever_the_package_lies(tmp_path):
 
 OTHER_TILES = """
 _tile_of = tile_of
-def tile_of(call):
-    tile = _tile_of(call)
-    return tile._replace(heads=tile.heads // 2) if call.padded == 128 else tile
+def tile_of(item, decoding, heads, channels, width, **facts):
+    tile = _tile_of(item, decoding, heads, channels, width, **facts)
+    return tile._replace(heads=tile.heads // 2) if channels == 128 else tile
 """
 
 
