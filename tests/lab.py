@@ -74,15 +74,16 @@ class Gpu:
 
     def __init__(self):
         self.begun, self.answered, self.working = 0, 0, 0
-        self.jobs = []  # (root, job) of every answer
+        self.jobs = []  # (root, job) of every answer of a process of one version
         self.before = lambda number: None  # called as process ``number`` gets its job
         self.noise = lambda key, number: 0.01 if key.metric in HOST else 0.001
         self.pace = lambda key, number: 1.0
-        self.host_pace = lambda number: 1.0  # of all calls in a process, and what is beside them
+        self.host_pace = lambda number: 1.0  # of all calls in a process of all versions
         self.launch = lambda number: 2.3e-6  # of a small kernel that is no version's
         self.events = lambda number: {}
         self.busy = ""
         self.starts = False  # whether first calls are timed
+        self.clocked = []  # jobs of processes of all versions
 
     def answer(self, root: Path, job: dict) -> dict:
         self.working += 1
@@ -108,7 +109,7 @@ class Gpu:
         if job["task"] == "check":
             self._check(cells, behaviour, rows, job["exact"])
         else:
-            self._measure(cells, root, behaviour, job["host"], rows)
+            self._measure(cells, root, behaviour, job["starts"], rows)
         self.answered += 1
         self.jobs.append((root, job))
         return json.loads(json.dumps(rows))
@@ -122,24 +123,39 @@ class Gpu:
         if exact:
             rows["facts"].append([*LAUNCHES, behaviour.get("launches", 1)])
 
-    def _measure(self, cells, root, behaviour, host: bool, rows) -> None:
+    def clock(self, roots: dict[str, Path], job: dict) -> dict:
+        """Answer for a process of several versions."""
+        self.clocked.append(job)
+        keys = [Key(metric, tuple(params)) for metric, params in job["calls"]]
+        versions = {}
+        for number, (name, root) in enumerate(roots.items()):
+            rows = {kind: [] for kind in ("timings", "unavailable", "errors")}
+            nth = len(self.clocked)
+            self._time(keys, behaviour_of(root), rows, nth, seed=(len(self.clocked), number))
+            pace = self.host_pace(nth)
+            for row in rows["timings"]:
+                row[2] = [pace * seconds for seconds in row[2]]
+            beside = [[*row[:2], [1e-5 * pace] * 3] for row in rows["timings"]]
+            versions[name] = rows | {"beside": beside}
+        return json.loads(json.dumps({"versions": versions, "gpu": UUID}))
+
+    def _measure(self, cells, root, behaviour, starts: bool, rows) -> None:
         rows["launches"] = [self.launch(self.begun)] * 3
         nth = 1 + sum(at == root and job["task"] == "measure" for at, job in self.jobs)
+        if starts and self.starts:
+            names = {IMPORT: "import", WARM_START: "start", COMPILE: "compile"}
+            for metric, name in names.items():
+                rows["timings"].append([metric, [], [behaviour.get(name, 0.1)]])
         timed = [key for keys in cells.values() for key in keys]
-        if host:
-            timed += [Key(metric, (dtype,)) for metric in HOST for dtype in toy.DTYPES]
-            rows["beside"] = {metric: [8e-6 * self.host_pace(self.begun)] * 3 for metric in HOST}
-            if self.starts:
-                starts = {IMPORT: "import", WARM_START: "start", COMPILE: "compile"}
-                for metric, name in starts.items():
-                    rows["timings"].append([metric, [], [behaviour.get(name, 0.1)]])
-        generator = np.random.default_rng(self.begun)
+        self._time(timed, behaviour, rows, nth, seed=self.begun)
+
+    def _time(self, timed, behaviour, rows, nth, seed) -> None:
+        generator = np.random.default_rng(seed)
         factors = behaviour.get("slower", {})
         for key in timed:
             seconds = 1e-5 * self.pace(key, self.begun)
             seconds *= factors.get(" ".join(key.params), 1) * factors.get(key.metric, 1)
             seconds *= float(np.exp(self.noise(key, self.begun) * generator.normal()))
-            seconds *= self.host_pace(self.begun) if key.metric in HOST else 1
             rows["timings"].append([*key, [seconds] * 3])
         for kind, where in (("fails", "errors"), ("full", "unavailable")):
             names = {name for name, when in behaviour.get(kind, {}).items() if nth in when}
@@ -169,20 +185,23 @@ def raise_again() -> None:
 
 
 def behaviour_of(root: Path) -> dict:
-    return json.loads(next(root.glob("*/behaviour.json")).read_text())
+    return json.loads(next(root.rglob("behaviour.json")).read_text())
 
 
 def fake_process(gpu: Gpu):
     class Process:
-        def __init__(self, subject, root, cache):
+        def __init__(self, subject, root, cache, copies=None):
             assert cache.is_dir() and subject == toy.__name__
-            self.root, self.stopped = root, False
+            self.root, self.copies, self.stopped = root, copies, False
 
         def wait_until_ready(self):
             assert not self.stopped
 
         def answer(self, job):
-            return gpu.answer(self.root, json.loads(json.dumps(job)))
+            job = json.loads(json.dumps(job))
+            if job["task"] == "clock":
+                return gpu.clock({n: self.root / c for n, c in self.copies.items()}, job)
+            return gpu.answer(self.root, job)
 
         def stop(self):
             self.stopped = True

@@ -25,7 +25,7 @@ def seconds(root: Path) -> list[float]:
     process = measure.Process(DEFAULT, root, Path(triton.knobs.cache.dir))
     try:
         process.wait_until_ready()
-        answer = process.answer(measure.timing_job([CELL], host=False) | {"seed": 1})
+        answer = process.answer(measure.timing_job([CELL])["alone"] | {"seed": 1})
     finally:
         process.stop()
     assert not answer["errors"] and not answer["unavailable"]

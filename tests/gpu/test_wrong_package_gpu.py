@@ -70,7 +70,7 @@ def answer(root: Path, job: dict) -> dict:
 def test_comparison(name, tmp_path):
     root, metrics = package(name, tmp_path), set(CELL.metrics.values())
     checked = answer(root, measure.check_job([CELL]))
-    timed = answer(root, measure.timing_job([CELL], host=False) | {"seed": 1})
+    timed = answer(root, measure.timing_job([CELL])["alone"] | {"seed": 1})
     wrong_when_checked = {metric for metric, *_ in checked["errors"]}
     assert wrong_when_checked == (set() if PACKAGES[name][1] else metrics)
     assert {metric for metric, *_ in timed["errors"]} == (set() if name == "right" else metrics)

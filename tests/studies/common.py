@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import __main__ as entry
 from benchmarks._engine.compare import exact, measure
-from benchmarks._engine.system import gpu_monitor, process
+from benchmarks._engine.system import copies, gpu_monitor, process
 from benchmarks._studies import study_command
 from benchmarks._studies.peers import peers_study
 from benchmarks._studies.reliability import reliability_studies
@@ -68,22 +68,31 @@ def processes(monkeypatch, tmp_path):
 
 
 def answered_by(patch, answer) -> None:
-    """Let ``answer(root, job)`` answer for each process that measures a version below ``root``."""
+    """Let ``answer(root, job)`` answer for each process that measures a version below ``root``.
+
+    For a process of all versions it answers once for each.
+    """
 
     class Process:
-        def __init__(self, subject, root, cache):
-            self.root = root
+        def __init__(self, subject, root, cache, copies=None):
+            self.root, self.copies = root, copies
 
         def wait_until_ready(self):
             pass
 
         def answer(self, job):
+            if self.copies:
+                versions = {name: answer(Path(root), job) for name, root in self.copies.items()}
+                for rows in versions.values():
+                    rows["beside"] = [[*row[:2], [1e-5] * len(row[2])] for row in rows["timings"]]
+                return {"gpu": UUID, "versions": versions}
             return {"gpu": UUID, "launches": []} | answer(self.root, job)
 
         def stop(self):
             pass
 
     patch.setattr(measure, "Process", Process)
+    patch.setattr(copies, "write", lambda _, roots, __: {name: str(roots[name]) for name in roots})
     patch.setattr(exact, "compiled", lambda *_, **__: exact.NOT_COMPILED)
 
 

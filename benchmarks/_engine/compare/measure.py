@@ -6,18 +6,21 @@ and ends. Jobs and answers are JSON, so that they can be stored as they are:
 ``{"task": "check", "cells": [[suite, params], ...], "exact": bool}``
     Is every cell, as the subject's ``cell`` takes it, right, forward and backward, and what does it
     put on the stream; on demand, what is exact of this version on this GPU.
-``{"task": "measure", "cells": [...], "host": bool, "seed": int}``
-    Latencies of the cells whose recorded calls are right; on the host, of the import, the first
-    call, eager calls and a compilation. The seed shuffles which input goes with which output in
-    memory: how they lie to each other moves a call by percents, so both processes of a round get
-    one seed and every round another.
+``{"task": "measure", "cells": [...], "starts": bool, "seed": int}``
+    Latencies of the cells whose recorded calls are right; on demand, of the import, the first call
+    and a compilation. The seed shuffles which input goes with which output in memory: how they lie
+    to each other moves a call by percents, so both processes of a round get one seed and every
+    round another.
+``{"task": "clock", "calls": [[metric, params], ...], "seed": int}``
+    Host times of eager calls of several versions, all of them in this process.
 
 The answer is ``{"timings": [[metric, params, samples], ...], "facts": [[metric, params, value],
 ...], "nodes": [[metric, params, text], ...], "unavailable": [[metric, params, reason], ...],
-"errors": [[metric, params, reason], ...], "beside": {metric: samples, ...}}``: nodes as
-``graph_nodes.described`` says them, beside of a reference call, one beside each of the metric's.
+"errors": [[metric, params, reason], ...]}``: nodes as ``graph_nodes.described`` says them.
 ``"launches"``: what ``gpu_timer.launches`` took, before each pass and before the check.
-``"seconds"``: what the parts of the job took.
+``"seconds"``: what the parts of the job took. To clock several versions, the first five and
+``"beside": [[metric, params, samples], ...]``, one of the versions' mean beside each sample, are in
+``"versions"`` by name.
 """
 
 import contextlib
@@ -26,13 +29,14 @@ import importlib
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ..measure import (
@@ -41,13 +45,16 @@ from ..measure import (
     first_call,
     gpu_timer,
     graph_nodes,
+    host_time,
     inputs,
     timed_cell,
 )
 from ..subject import Cell, Subject, load, metric
+from ..system import copies as copied
 from ..system import process
 from ..system.errors import CouldNotRunError
-from ..verdict.metrics import IMPORT
+from ..verdict.metrics import FAMILIES, IMPORT
+from ..verdict.rules import Key
 
 # The process is the unit: what varies within one needs no more than this. Each sample is of another
 # pass over the cells, because what disturbs a GPU for milliseconds hits up to 11 cells in a row.
@@ -73,14 +80,17 @@ class Process:
     """A fresh process with one version of the package, started ahead of its turn.
 
     subject: its module. root: the directory that holds the package. cache: Triton's cache.
+    copies: where the process has several versions, the names of their packages below ``root``.
     """
 
-    def __init__(self, subject: str, root: Path, cache: Path):
+    def __init__(
+        self, subject: str, root: Path, cache: Path, copies: Mapping[str, str] | None = None
+    ):
         self._scratch = tempfile.TemporaryDirectory()
         self._answer = Path(self._scratch.name, "answer.json")
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115, it lives as long as the process
         self._popen = process.start(
-            *(_MAIN, subject, str(self._answer)),
+            *(_MAIN, subject, str(self._answer), json.dumps(copies or {})),
             path=(str(root),),
             env={"TRITON_CACHE_DIR": str(cache)},
             stdin=subprocess.PIPE,
@@ -137,14 +147,17 @@ class Process:
         return self._log.read()[-4000:]
 
 
-def main(name: str, answer: str) -> None:
+def main(name: str, answer: str, names: str = "{}") -> None:
     """In the fresh process: import, wait for a job on stdin, write its answer to a file."""
     start = time.perf_counter()
     import torch
 
     subject = load(name)
     root = os.environ["PYTHONPATH"].split(os.pathsep)[0]
-    own_import = first_call.import_package(subject.PACKAGE, root)
+    copies = json.loads(names)
+    own_import = [
+        first_call.import_package(one, root) for one in copies.values() or [subject.PACKAGE]
+    ]
     for module in _IMPORTED_LATER:
         with contextlib.suppress(ImportError):  # a torch without it has no need of it
             importlib.import_module(module)
@@ -152,12 +165,16 @@ def main(name: str, answer: str) -> None:
     print(READY, flush=True)
     job = json.loads(sys.stdin.readline())
     tasks: dict[str, Callable[..., dict]] = {"check": _check, "measure": _measure}
-    cells = [subject.cell(suite, params) for suite, params in job.pop("cells")]
     if job["task"] == "check":
         torch.set_num_threads(max(1, torch.get_num_threads() // CHECKED_AT_ONCE))
-    answers = tasks[job.pop("task")](subject, cells, **job)
-    if job.get("host"):
-        answers["timings"].append([IMPORT, [], [own_import]])
+    task = tasks.get(job.pop("task"))
+    if task is None:
+        answers = _clock(subject, copies, **job)
+    else:
+        cells = [subject.cell(suite, params) for suite, params in job.pop("cells")]
+        answers = task(subject, cells, **job)
+        if job.get("starts"):
+            answers["timings"].append([IMPORT, [], own_import])
     answers["gpu"] = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
     answers["seconds"]["import"] = imported
     Path(answer).write_text(json.dumps(answers, allow_nan=False), encoding="utf-8")
@@ -168,9 +185,23 @@ def check_job(cells: Iterable[Cell]) -> dict:
     return {"task": "check", "cells": rows_of(cells), "exact": True}
 
 
-def timing_job(cells: Iterable[Cell], host: bool) -> dict:
-    """The job of a process that times cells and, on demand, the host; a round adds its seed."""
-    return {"task": "measure", "cells": rows_of(cells), "host": host}
+def timing_job(cells: Iterable[Cell], host: Iterable[Key] = ()) -> dict:
+    """What a round does that times cells and, of the host, ``host``; it adds its seed.
+
+    "alone": the job of a process of each version. "together": of one that has all versions, and
+    clocks calls. None if there is nothing to do.
+    """
+    starts, calls = (
+        sorted(key for key in host if key.metric.startswith(FAMILIES[family]))
+        for family in ("start", "host")
+    )
+    rows = rows_of(cells)
+    return {
+        "alone": {"task": "measure", "cells": rows, "starts": bool(starts)}
+        if rows or starts
+        else None,
+        "together": {"task": "clock", "calls": calls} if calls else None,
+    }
 
 
 def rows_of(cells: Iterable[Cell]) -> list[tuple[str, tuple[str, ...]]]:
@@ -178,19 +209,54 @@ def rows_of(cells: Iterable[Cell]) -> list[tuple[str, tuple[str, ...]]]:
     return [(cell.suite, cell.params) for cell in cells]
 
 
-def _measure(subject: Subject, cells: list[Cell], host: bool, seed: int) -> dict:
+def _measure(subject: Subject, cells: list[Cell], starts: bool, seed: int) -> dict:
     answers, shuffle = _Answers(), random.Random(seed).shuffle
-    if host:
+    if starts:
         answers.add_host(call_costs.warm_start_here(subject))
     with answers.clocked("cells"):
         for group in timed_cell.groups(cells) or [[]]:
             _time(group, shuffle, answers)
-    if host:
-        with answers.clocked("host"):
-            samples, answers.beside = call_costs.all_call_samples(subject)
-            answers.add_host(samples)
+    if starts:
+        with answers.clocked("starts"):
             answers.add_host(call_costs.compile_here(subject))
     return vars(answers)
+
+
+def _clock(subject: Subject, copies: Mapping[str, str], calls: list, seed: int) -> dict:
+    """Clock calls of all versions, block by block in an order that the seed draws.
+
+    A version's samples are from every other block, those of the first from the rest, so that no
+    two versions of a comparison have the noise of one block in common. Each has beside it the
+    geometric mean over the versions in its block.
+    """
+    eager = subject.eager()
+    asked = {(name, tuple(params)): eager[name, tuple(params)] for name, params in calls}
+    answers = {version: _Answers() for version in copies}
+    made: dict[tuple, dict[str, host_time.EagerCall]] = {key: {} for key in asked}
+    for version, name in copies.items():
+        with copied.imported_as(subject.PACKAGE, name):
+            for key, one in asked.items():
+                call = cell_outcomes.attempt(host_time.eager_call, one.cell, one.direction)
+                if isinstance(call, Exception):
+                    if cell_outcomes.ends_use(call):
+                        raise call
+                    answers[version].add_host({key: call})
+                else:
+                    made[key][version] = call
+    start = time.perf_counter()
+    of_all = {key: versions for key, versions in made.items() if len(versions) == len(copies)}
+    samples = host_time.times_in_turns(of_all, random.Random(seed).shuffle)
+    for (name, params), of_versions in samples.items():
+        means = [*map(statistics.geometric_mean, zip(*of_versions.values(), strict=True))]
+        for number, version in enumerate(copies):
+            half, row = slice(min(number, 1), None, 2), [name, list(params)]
+            answers[version].timings.append([*row, of_versions[version][half]])
+            answers[version].beside.append([*row, means[half]])
+    keys = "timings", "facts", "unavailable", "errors", "beside"
+    return {
+        "versions": {v: {key: vars(one)[key] for key in keys} for v, one in answers.items()},
+        "seconds": {"clock": time.perf_counter() - start},
+    }
 
 
 def _check(subject: Subject, cells: list[Cell], exact: bool) -> dict:
@@ -212,7 +278,7 @@ class _Answers:
         self.nodes: list[list] = []
         self.unavailable: list[list] = []
         self.errors: list[list] = []
-        self.beside: dict[str, list[float]] = {}
+        self.beside: list[list] = []
         self.launches: list[float] = []
         self.seconds: dict[str, float] = {}
 

@@ -2,7 +2,7 @@
 
 import collections
 import statistics
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -76,29 +76,36 @@ def medians(measured: Sequence[Round], name: str) -> list[dict[Key, float]]:
     return [medians_of(one.answers[name], usual) for one in measured]
 
 
-def medians_of(answer: dict, usual: Mapping[str, float] | None = None) -> dict[Key, float]:
+def medians_of(answer: dict, usual: Mapping[Key, float] | None = None) -> dict[Key, float]:
     """The median of each subject that a process timed, seconds.
 
-    Where a reference call was clocked beside it, sample by sample, it is the median share of that,
-    times what the reference usually takes, here or by ``usual``. On an H200's host that had
-    neighbours the difference of two processes varied by 8 to 14 % from round to round, by call, and
-    so by 2.5 to 6 %.
+    Where it was clocked in turns with other versions, it is the median share of their mean beside
+    it, times what that usually takes, here or by ``usual``: the host of one process may be slower
+    by a fifth than that of the next.
     """
-    beside = answer.get("beside", {})
+    beside = _beside(answer)
     usual = _usual([answer]) if usual is None else usual
     return {
-        Key(metric, tuple(params)): _median(values, beside.get(metric), usual.get(metric))
-        for metric, params, values in answer["timings"]
+        key: _median(values, beside.get(key), usual.get(key))
+        for key, values in _samples(answer["timings"])
     }
 
 
-def _usual(answers: Iterable[dict]) -> dict[str, float]:
-    """The median of each metric's reference call over processes, seconds."""
+def _samples(rows: Iterable[Sequence]) -> Iterator[tuple[Key, list[float]]]:
+    return ((Key(metric, tuple(params)), values) for metric, params, values in rows)
+
+
+def _beside(answer: dict) -> dict[Key, list[float]]:
+    return dict(_samples(answer.get("beside", ())))
+
+
+def _usual(answers: Iterable[dict]) -> dict[Key, float]:
+    """The median of what was clocked beside each subject, over processes, seconds."""
     samples = collections.defaultdict(list)
     for answer in answers:
-        for metric, values in answer.get("beside", {}).items():
-            samples[metric].append(statistics.median(values))
-    return {metric: statistics.median(values) for metric, values in samples.items()}
+        for key, values in _beside(answer).items():
+            samples[key].append(statistics.median(values))
+    return {key: statistics.median(values) for key, values in samples.items()}
 
 
 def _median(values: list[float], beside: list[float] | None, usual: float | None) -> float:

@@ -2,6 +2,7 @@
 
 import itertools
 import statistics
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple
 
-from ..system import gpu_monitor
+from ..subject import load
+from ..system import copies, gpu_monitor
 from ..system.checkout import Version
 from ..system.errors import CouldNotRunError
 from ..system.journal import Journal
@@ -19,6 +21,7 @@ from . import measure
 ATTEMPTS = 4  # of one round, then the GPU is no place to measure
 # Processes that import while another measures: on an H200's host that takes longer than measuring.
 AHEAD = 2
+TOGETHER = "together"  # the process that has all versions
 LAUNCH_SHIFT = 0.05
 """A round is invalid when launches in one of its processes take longer by more than this share.
 
@@ -56,10 +59,10 @@ class Plan(NamedTuple):
 
 
 class Round(NamedTuple):
-    """A process of each version.
+    """A process of each version, and one of all of them if calls are clocked on the host.
 
-    answers: by name. watch: what the GPU did meanwhile. discarded: why the round does not count, ""
-    if it does.
+    answers: by version's name, with what the process of all versions says of it. watch: what the
+    GPU did meanwhile. discarded: why the round does not count, "" if it does.
     """
 
     phase: str
@@ -79,7 +82,10 @@ class Rounds(Journal):
     def __init__(self, plan: Plan, path: Path, header: dict):
         super().__init__(path, header)
         self.plan = plan
-        self._ready: dict[str, list[measure.Process]] = {name: [] for name in plan.versions}
+        self._ready: dict[str, list[measure.Process]] = {n: [] for n in (*plan.versions, TOGETHER)}
+        self._copies: tuple[Path, dict[str, str]] | None = None
+        self._begun = itertools.count()  # processes of all versions
+        self._scratch = tempfile.TemporaryDirectory()
         self._checking: dict[str, tuple[measure.Process, Future[dict]]] = {}  # by name
         self._checks = ThreadPoolExecutor(measure.CHECKED_AT_ONCE)
         self._checks_begun = float("inf")
@@ -170,7 +176,7 @@ class Rounds(Journal):
         for number in range(len(self.rounds(phase)), only or count):
             self._require_time(phase, number, count, took)
             start = time.monotonic()
-            then = self.plan.order(number + 1) if number + 1 < count else []
+            then = self._turns(number + 1, job) if number + 1 < count else []
             self._measure_round(phase, number, job, then)
             took.append(time.monotonic() - start)
             left = statistics.mean(took) * (count - number - 1)
@@ -192,7 +198,13 @@ class Rounds(Journal):
         self._checks.shutdown(cancel_futures=True)
         for process in itertools.chain(begun, *self._ready.values()):
             process.stop()
+        self._scratch.cleanup()
         super().close()
+
+    def _turns(self, number: int, job: dict) -> list[str]:
+        """The processes of a round in their order."""
+        alone = self.plan.order(number) if job["alone"] else []
+        return [*alone, *([TOGETHER] if job["together"] else [])]
 
     def _require_time(self, phase: str, number: int, count: int, took: list[float]) -> None:
         seconds = [*took, *(one.seconds for one in self.rounds(phase))]
@@ -203,14 +215,16 @@ class Rounds(Journal):
             )
 
     def _measure_round(self, phase: str, number: int, job: dict, then: Sequence[str]) -> None:
-        order, seeded = self.plan.order(number), job | {"seed": number}
+        turns, seed = self._turns(number, job), {"seed": number}
+        jobs = dict.fromkeys(turns, job["alone"]) | {TOGETHER: job["together"]}
         for _ in range(ATTEMPTS):
             gpu_monitor.require_free(self.plan.uuid)
             with gpu_monitor.Watch(self.plan.uuid) as watching:
                 answers = {
-                    name: self._answer(self._take(name), seeded, [*order[turn:], *then])
-                    for turn, name in enumerate(order, start=1)
+                    name: self._answer(self._take(name), jobs[name] | seed, [*turns[turn:], *then])
+                    for turn, name in enumerate(turns, start=1)
                 }
+            _share(answers)
             watch = watching.summary()
             earlier = [one.watch for one in self.rounds(phase)]
             reason = gpu_monitor.why_invalid(watch, earlier) or _why_apart(answers)
@@ -239,11 +253,33 @@ class Rounds(Journal):
         return answer | {"wall_seconds": time.monotonic() - start}
 
     def _start(self, name: str) -> measure.Process:
-        return measure.Process(self.plan.subject, self.plan.versions[name].root, self.plan.cache)
+        subject, versions, cache = self.plan.subject, self.plan.versions, self.plan.cache
+        if name != TOGETHER:
+            return measure.Process(subject, versions[name].root, cache)
+        if self._copies is None:
+            roots = {version: one.root for version, one in versions.items()}
+            directory = Path(self._scratch.name)
+            self._copies = directory, copies.write(load(subject).PACKAGE, roots, directory)
+        directory, names = self._copies
+        # What is imported first may be faster: it is another version every time.
+        in_order = [*names.items()][:: 1 if next(self._begun) % 2 == 0 else -1]
+        return measure.Process(subject, directory, cache, dict(in_order))
 
     def _take(self, name: str) -> measure.Process:
         ready = self._ready[name]
         return ready.pop(0) if ready else self._start(name)
+
+
+def _share(answers: dict[str, dict]) -> None:
+    """Give each version's answer what the process of all versions says of it."""
+    if (together := answers.pop(TOGETHER, None)) is None:
+        return
+    seconds = together["wall_seconds"] / len(together["versions"])
+    for name, rows in together["versions"].items():
+        answer = answers.setdefault(name, {"wall_seconds": 0.0, "launches": []})
+        answer["wall_seconds"] += seconds
+        for kind, of_kind in rows.items():
+            answer[kind] = [*answer.get(kind, ()), *of_kind]
 
 
 def _why_apart(answers: Mapping[str, dict]) -> str:

@@ -97,10 +97,9 @@ class Request(NamedTuple):
         return frozenset(keys["host"] | keys["start"])
 
     @property
-    def host(self) -> bool:
-        """Whether to time calls on the host."""
-        hosts = FAMILIES["host"] + FAMILIES["start"]
-        return not self.only or any(key.metric.startswith(hosts) for key in self.only)
+    def wanted_on_host(self) -> frozenset[Key]:
+        """Those of them that are wanted."""
+        return self.on_host & self.only if self.only else self.on_host
 
 
 def compare(request: Request, unmeasured: Comparison, scratch: Path) -> Comparison:
@@ -181,9 +180,9 @@ def _compare_on_gpu(
     checks = findings.judge_checks(answers, checked)
     same_code = known and len(identical) == len(facts[BASE])
     identical |= selection.alike_on_host(code, same_code)
-    host = request.host and not request.on_host <= identical
+    on_host = request.wanted_on_host - identical
     # A clock has nothing to say where all that runs is the same.
-    unchanged = same_code and not host and not request.only and not request.every_cell
+    unchanged = same_code and not on_host and not request.only and not request.every_cell
 
     chosen = [] if unchanged else _choose(request, measured, cells, facts)
     left = selection.left(cells, facts, chosen)
@@ -196,8 +195,8 @@ def _compare_on_gpu(
         raise NothingToTimeError(f"no cell is right in both versions: {reasons}")
 
     first = second = findings.no_look()
-    if right or (request.only and host):
-        first = _first_look(request, measured, right, identical, host, notes)
+    if right or (request.only and on_host):
+        first = _first_look(request, measured, right, on_host, identical, notes)
     values = {side: one.values for side, one in code.items()}
     clock_decides = "gpu" in first.families
     exact_values = (
@@ -295,8 +294,8 @@ def _first_look(
     request: Request,
     measured: Rounds,
     cells: Sequence[Cell],
+    on_host: Set[Key],
     identical: Set[Key],
-    host: bool,
     notes: list[Note],
 ) -> Look:
     """The rounds that are asked for, or as many as there is time for; ``notes`` gets how many.
@@ -305,7 +304,7 @@ def _first_look(
     about them. If the time is too short even for the fewest, measuring begins all the same, and
     another run goes on. That run keeps to the number: with more rounds it would judge twice.
     """
-    most, job = request.rounds, measure.timing_job(cells, host)
+    most, job = request.rounds, measure.timing_job(cells, on_host)
     measured.run("look1", most, job, only=2)
     count = measured.settled("look1") or measured.affordable("look1", most, like="look1")
     if count < MIN_ROUNDS:
@@ -343,8 +342,7 @@ def _second_look(
         reason = "the comparison fails without it"
     elif count >= MIN_ROUNDS:
         say(f"{len(open_)} timings are inconclusive: {count} more rounds of these")
-        host = any(not key.metric.startswith(FAMILIES["gpu"]) for key in open_)
-        job = measure.timing_job([cell for cell in cells if keys_of(cell) & open_], host)
+        job = measure.timing_job([cell for cell in cells if keys_of(cell) & open_], open_)
         try:
             measured.run("look2", measured.settle("look2", count), job)
             again = measured.rounds("look2")[:count]

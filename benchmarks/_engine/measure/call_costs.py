@@ -8,13 +8,12 @@ none: ``NotImplementedError`` for what cannot be had (no GPU, a version without 
 
 from collections.abc import Callable, Mapping
 
-from ..subject import BACKWARD, FORWARD, Eager, Subject
+from ..subject import Eager, Subject
 from ..system import process, progress
 from ..verdict.metrics import COMPILE, STARTS, WARM_START
 from . import accuracy, cell_outcomes, first_call, host_time, memory_and_launches
 
 Key = tuple[str, tuple[str, ...]]
-_REFERENCES: dict[Key, str] = {(f"reference.{d}", ()): d for d in (FORWARD, BACKWARD)}
 _MEASURES: dict[str, Callable] = {
     "seconds": host_time.eager_call,
     "peak_bytes": memory_and_launches.peak_bytes,
@@ -27,25 +26,6 @@ def exact_facts(subject: Subject) -> dict[Key, float | Exception]:
     """All of a subject's eager calls that repeats to the last digit: memory, launches and error."""
     asked = subject.eager()
     return answers("exact", {key: asked[key] for key in asked if asked[key].kind != "seconds"})
-
-
-def all_call_samples(
-    subject: Subject,
-) -> tuple[dict[Key, list[float] | Exception], dict[str, list[float]]]:
-    """Host seconds of a subject's eager calls, and by metric those of a reference call.
-
-    The reference calls, PyTorch's alone, are clocked in turns with the others. Raises RuntimeError
-    if one fails where calls do not.
-    """
-    asked = {key: eager for key, eager in subject.eager().items() if eager.kind == "seconds"}
-    samples = answers("eager calls", {**asked, **_REFERENCES})
-    references = {direction: samples.pop(key) for key, direction in _REFERENCES.items()}
-    if not any(isinstance(answer, list) for answer in samples.values()):
-        return samples, {}
-    for answer in references.values():
-        if isinstance(answer, Exception):
-            raise RuntimeError(f"a reference call failed: {answer}")
-    return samples, {metric: references[eager.direction] for (metric, _), eager in asked.items()}
 
 
 def first_call_samples(subject: Subject) -> dict[Key, list[float] | Exception]:
@@ -80,11 +60,10 @@ def _one_sample(metric: str, seconds: float | Exception) -> dict[Key, list[float
     return {(metric, ()): seconds if isinstance(seconds, Exception) else [seconds]}
 
 
-def answers(title: str, asked: Mapping[Key, Eager | str]) -> dict:
+def answers(title: str, asked: Mapping[Key, Eager]) -> dict:
     """Answer in this order: host seconds, or exact values.
 
-    Without a GPU, say so under the title, and give that as the reason. A text in place of an
-    ``Eager`` asks for the reference call of that direction.
+    Without a GPU, say so under the title, and give that as the reason.
     """
     reason = _why_no_gpu(title)
     return dict.fromkeys(asked, NotImplementedError(reason)) if reason else _answers(asked)
@@ -97,7 +76,7 @@ def _why_no_gpu(title: str) -> str:
     return reason
 
 
-def _answers(asked: Mapping[Key, Eager | str]) -> dict:
+def _answers(asked: Mapping[Key, Eager]) -> dict:
     """Answer in this order; after a fault that ends a process's use of the GPU, in another."""
     results: dict = {}
     for key, eager in asked.items():
@@ -112,9 +91,7 @@ def _answers(asked: Mapping[Key, Eager | str]) -> dict:
     return {key: results[key] for key in asked}
 
 
-def _measured(eager: Eager | str):
-    if isinstance(eager, str):
-        return host_time.reference_call(eager)
+def _measured(eager: Eager):
     return _MEASURES[eager.kind](eager.cell, eager.direction)
 
 
@@ -122,7 +99,7 @@ def _is_call(answer: object) -> bool:
     return isinstance(answer, host_time.EagerCall)
 
 
-def _answers_of_fresh_process(asked: Mapping[Key, Eager | str]) -> dict:
+def _answers_of_fresh_process(asked: Mapping[Key, Eager]) -> dict:
     if not asked:
         return {}
     results = cell_outcomes.attempt(process.call, _answers, asked)

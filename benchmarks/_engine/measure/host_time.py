@@ -13,41 +13,21 @@ from . import cell_outcomes, inputs, timed_cell
 WARM_CALLS, BLOCKS = 50, 40
 # Some 3 ms of each. Processes on an H200's host differed by 2.7 % forward and by 8.3 % with the
 # gradient in blocks of 200 calls, by 6.1 and 1.9 % in blocks of 20: short blocks find cold caches,
-# and long ones are far in time from the reference call's. With two launches a call, 200 calls are
-# far from the thousand launches that fill the queue to the GPU, where the host would wait.
+# and in long ones the host may slow down. With two launches a call, 200 calls are far from the
+# thousand launches that fill the queue to the GPU, where the host would wait.
 BLOCK_CALLS = {FORWARD: 200, BACKWARD: 20}
-_REFERENCE_ELEMENTS = 1 << 16  # so few that the host never waits for the GPU
+# Of versions in one process. A block with the gradient varies by 19 % from one to the next: part of
+# it runs in autograd's thread.
+BLOCKS_IN_TURNS = {FORWARD: 40, BACKWARD: 160}
 _Key = TypeVar("_Key", bound=Hashable)
 
 
 class EagerCall(NamedTuple):
-    """A call that has been warmed up, and how many of it make a block."""
+    """A call that has been warmed up, and how it is clocked: calls of a block, blocks in turns."""
 
     function: Callable[[], object]
     block_calls: int
-
-
-def reference_call(direction: str) -> EagerCall:
-    """A call of PyTorch alone, clocked in turns with the others: a slow host slows both.
-
-    Forward a copy; backward an identity ``autograd.Function``, and the gradient.
-    """
-    import torch
-
-    class Identity(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, t):
-            return t.view_as(t)
-
-        @staticmethod
-        def backward(ctx, grad):
-            return grad
-
-    x = torch.ones(_REFERENCE_ELEMENTS, dtype=torch.bfloat16, device=inputs.DEVICE)
-    if direction == FORWARD:
-        return _warm(x.clone, direction)
-    t = x.clone().requires_grad_()
-    return _warm(lambda: torch.autograd.grad(Identity.apply(t), t, x), direction)
+    blocks: int = BLOCKS
 
 
 def eager_call(cell: Cell, direction: str) -> EagerCall:
@@ -59,13 +39,9 @@ def eager_call(cell: Cell, direction: str) -> EagerCall:
     call, x = cell.call(inputs.DEVICE), inputs.values(cell)
     function = inputs.step(call, direction, x)
     timed_cell.check_once(call, direction, function, x)
-    return _warm(function, direction)
-
-
-def _warm(function: Callable[[], object], direction: str) -> EagerCall:
     for _ in range(WARM_CALLS):
         function()
-    return EagerCall(function, BLOCK_CALLS[direction])
+    return EagerCall(function, BLOCK_CALLS[direction], BLOCKS_IN_TURNS[direction])
 
 
 def times(calls: Mapping[_Key, EagerCall]) -> dict[_Key, list[float] | Exception]:
@@ -90,11 +66,33 @@ def times(calls: Mapping[_Key, EagerCall]) -> dict[_Key, list[float] | Exception
     return {**samples, **failures}
 
 
+def times_in_turns(
+    calls: Mapping[_Key, Mapping[str, EagerCall]], shuffle: Callable[[list], None]
+) -> dict[_Key, dict[str, list[float]]]:
+    """Host seconds of several versions of each call, by version: a block of each after the other.
+
+    ``shuffle`` draws their order, block by block. A block of each call in turns, as in
+    :func:`times`. Raises what a call raises.
+    """
+    samples: dict[_Key, dict[str, list[float]]] = {
+        key: {version: [] for version in versions} for key, versions in calls.items()
+    }
+    blocks = {key: max(call.blocks for call in calls[key].values()) for key in calls}
+    with _uncollected():
+        for block in range(max(blocks.values(), default=0)):
+            for key in (key for key in calls if block < blocks[key]):
+                order = [*calls[key].items()]
+                shuffle(order)
+                for version, call in order:
+                    samples[key][version].append(_block_seconds(call))
+    return samples
+
+
 def _block_seconds(call: EagerCall) -> float:
     """Host seconds of a call, over a block of calls; the GPU's queue is empty before and after."""
     import torch
 
-    function, block_calls = call
+    function, block_calls, _ = call
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(block_calls):

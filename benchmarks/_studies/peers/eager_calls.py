@@ -34,7 +34,7 @@ def call_samples() -> dict[call_costs.Key, list[float] | Exception]:
     """
     size = metric_list.CALL_SEQ_LEN, metric_list.CALL_HIDDEN_SIZE, HEADS, metric_list.CALL_BATCH
     cells = {name: peer_cell(name, *size, metric_list.CALL_DTYPE, _FORMAT) for name in PROVIDERS}
-    asked: dict[call_costs.Key, Eager | str] = {
+    asked: dict[call_costs.Key, Eager] = {
         (metric, (name,)): Eager("seconds", cell, direction)
         for metric, direction in ((CALL_FORWARD, FORWARD), (CALL_FORWARD_BACKWARD, BACKWARD))
         for name, cell in cells.items()
@@ -45,7 +45,7 @@ def call_samples() -> dict[call_costs.Key, list[float] | Exception]:
 def error_facts() -> dict[call_costs.Key, float | Exception]:
     """Error of each provider's result against float64, of the angles: see ``accuracy``. Exact."""
     directions, providers, dtypes = ERROR_PARAMS.values()
-    asked: dict[call_costs.Key, Eager | str] = {
+    asked: dict[call_costs.Key, Eager] = {
         (ERROR, (direction, name, dtype)): Eager(
             "error", peer_cell(name, *_ERROR_SHAPE, dtype, _FORMAT), direction
         )

@@ -12,7 +12,7 @@ from ..._engine.compare import exact, session
 from ..._engine.compare.pool import Pool
 from ..._engine.compare.rounds import Plan, Rounds
 from ..._engine.machine_code import worker_pool
-from ..._engine.subject import DEFAULT, load
+from ..._engine.subject import DEFAULT, load, timings
 from ..._engine.system import checkout
 from ..._engine.system.files import write_atomically
 from ..._engine.verdict import rules
@@ -21,6 +21,8 @@ from ..._subjects.rope.grid import GRIDS, cells_of
 from ..runner import Part, Place
 
 SUBJECT = load(DEFAULT)
+ON_HOST = timings(SUBJECT)["host"] | timings(SUBJECT)["start"]
+"""All that a clock of the host may time."""
 ROUNDS = 12
 # A run of a version against itself has the fewest rounds that a verdict needs: on an H200 it takes
 # four minutes.
@@ -61,7 +63,8 @@ class Bench:
         """Fill Triton's cache on all cores; a timing process compiles one kernel at a time."""
         if self.place.arch not in SUBJECT.TARGETS:
             return
-        timed = [SUBJECT.cell(suite, params) for suite, params in job["cells"]]
+        alone = job["alone"] or {"cells": []}
+        timed = [SUBJECT.cell(suite, params) for suite, params in alone["cells"]]
         for root, name in {version.root: name for name, version in plan.versions.items()}.items():
             ledger = worker_pool.Ledger(f"compiled of {name}")
             ledger.cache = plan.cache

@@ -18,6 +18,7 @@ from ..._subjects.rope.grid import PATH_GRIDS, cells_of
 from ..runner import Keep, Task
 from . import mutants
 from .bench import (
+    ON_HOST,
     PROCESS_SECONDS,
     ROUNDS,
     SUBJECT,
@@ -84,7 +85,7 @@ class Caught(Document):
             failed = {n: _failed(exact.compare(values["base"], values[n])) for n in names}
         else:
             cells = _cells(group, names)
-            job = measure.timing_job(cells, host=group == "host")
+            job = measure.timing_job(cells, ON_HOST if group == "host" else ())
             pool = bench.pool(label, versions, ROUNDS, job)
             for name in names:
                 seconds = {side: pool.seconds[side] for side in ("base", name)}
@@ -105,8 +106,7 @@ class Caught(Document):
         self, name: str, versions: Versions, cells: Sequence[BaseCell], unclear: Set[Key]
     ) -> Pool:
         """What is inconclusive is measured anew, and that decides, as in a comparison."""
-        host = any(key.metric.startswith(FAMILIES["host"]) for key in unclear)
-        job = measure.timing_job([cell for cell in cells if keys_of(cell) & unclear], host)
+        job = measure.timing_job([cell for cell in cells if keys_of(cell) & unclear], unclear)
         pair = {side: versions[side] for side in ("base", name)}
         pool = self.bench.pool(f"look2-{name}", pair, session.EXTENSION_ROUNDS, job)
         columns = [column for column, key in enumerate(pool.subjects) if key in unclear]

@@ -48,9 +48,10 @@ def versions(bench: Bench) -> dict[str, checkout.Version]:
     All run the same machine code. What the calibrating processes answer is kept, so that a killed
     run finds the same versions again. StudyError if a cell takes no longer the longer it waits.
     """
-    job = measure.timing_job(small_grid(), host=False)
+    job = measure.timing_job(small_grid())
     none = plant("base", bench, {})
-    answers = bench.answers(f"planted-{none.digest[:8]}", {"base": none}, job | {"seed": 0})
+    seeded = job["alone"] | {"seed": 0}
+    answers = bench.answers(f"planted-{none.digest[:8]}", {"base": none}, seeded)
     seconds = {key_of(subject): median for subject, median in medians_of(answers["base"]).items()}
     about = {key: median / _ABOUT_SECONDS * _STEP for key, median in seconds.items()}
     levels = {name: plant(name, bench, _scaled(about, share)) for name, share in _LEVELS.items()}

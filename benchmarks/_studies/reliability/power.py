@@ -11,7 +11,7 @@ from ..._engine.verdict.rules import FAMILIES, Answer, Key, Timing
 from ..._subjects import cell as cell_of
 from ..runner import Keep, Task
 from . import planted
-from .bench import PROCESS_SECONDS, ROUNDS, Bench, Document, header_of, small_grid
+from .bench import ON_HOST, PROCESS_SECONDS, ROUNDS, Bench, Document, header_of, small_grid
 from .planted import DOSES
 
 TOLERANCE = 0.25
@@ -37,7 +37,7 @@ class Power(Document):
 
     def _measure(self, keep: Keep) -> None:
         versions = planted.versions(self.bench)
-        job = measure.timing_job(small_grid(), host=True)
+        job = measure.timing_job(small_grid(), ON_HOST)
         pool = self.bench.pool("power", versions, ROUNDS, job)
         verification = self.bench.pool("verification", versions, VERIFICATION_ROUNDS, job)
         keep(_document(pool, verification))

@@ -11,7 +11,7 @@ from ..._engine.verdict import rules
 from ..._engine.verdict.rules import Answer
 from ..._subjects.rope.grid import all_cells
 from ..runner import Keep, Task
-from .bench import AA_ROUNDS, PROCESS_SECONDS, Bench, Document, header_of
+from .bench import AA_ROUNDS, ON_HOST, PROCESS_SECONDS, Bench, Document, header_of
 
 RUNS = 10
 
@@ -33,7 +33,7 @@ class Repeats(Document):
 
     def _measure(self, number: int, keep: Keep) -> None:
         versions = {"one": self.bench.base, "other": self.bench.base}
-        job = measure.timing_job(all_cells("small"), host=True)
+        job = measure.timing_job(all_cells("small"), ON_HOST)
         keep({"pool": self.bench.pool(f"aa-{number}", versions, AA_ROUNDS, job).as_json()})
 
     def document(self, header: dict, entries: list[dict], stored: dict) -> dict:

@@ -6,10 +6,17 @@ import os
 import sys
 import types
 
+import numpy as np
 import pytest
 import torch
 
 from benchmarks._engine.compare import measure
+from benchmarks._engine.compare.pool import Pool
+from benchmarks._engine.compare.rounds import Round
+from benchmarks._engine.measure import host_time, inputs
+from benchmarks._engine.subject import BACKWARD, FORWARD
+from benchmarks._engine.system import copies
+from benchmarks._engine.verdict.rules import Key
 from tests import toy
 from tests.lab import IMPORT, LAUNCHES, UUID
 
@@ -132,11 +139,72 @@ def test_a_process_says_how_long_the_import_took_where_it_times_the_host(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/version", "/others"]))
     answer = tmp_path / "answer.json"
     timings = []
-    for on_host in (True, False):
-        job = json.dumps(measure.timing_job([], on_host) | {"seed": 1})
+    for keys in ([], [Key(IMPORT, ())]):
+        job = json.dumps(measure.timing_job(toy.CELLS, keys)["alone"] | {"seed": 1})
         monkeypatch.setattr(sys, "stdin", io.StringIO(job + "\n"))
         measure.main(toy.__name__, str(answer))
         timings.append(json.loads(answer.read_text())["timings"])
-    assert timings == [[[IMPORT, [], [0.25]]], []]
+    assert timings == [[], [[IMPORT, [], [0.25]]]]
     assert asked == [(toy.PACKAGE, "/version")] * 2
     assert capsys.readouterr().out == f"{measure.READY}\n" * 2
+
+
+# --- versions side by side ------------------------------------------------------------------------
+
+PLAIN = """
+from benchmarks._engine.measure import host_time
+def scale(x):
+    host_time.time.seconds += {seconds} * host_time.time.pace
+    return {factor} * x
+"""
+
+
+class Clock:
+    """Stands still but for calls of the package, which take longer from block to block."""
+
+    seconds, pace = 0.0, 1.0
+
+    def perf_counter(self):
+        self.pace *= 1.01
+        return self.seconds
+
+
+def clocked(tmp_path, monkeypatch, **versions):
+    """What a process answers that clocks these versions; of each, (seconds, factor)."""
+    for version, (seconds, factor) in versions.items():
+        package = tmp_path / version / toy.PACKAGE
+        package.mkdir(parents=True)
+        source = PLAIN.format(seconds=seconds, factor=factor)
+        (package / "__init__.py").write_text(source)
+    roots = {version: tmp_path / version for version in versions}
+    names = copies.write(toy.PACKAGE, roots, tmp_path / "copies")
+    monkeypatch.syspath_prepend(tmp_path / "copies")
+    monkeypatch.setattr(inputs, "DEVICE", "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(host_time, "time", Clock())
+    monkeypatch.setattr(host_time, "BLOCKS_IN_TURNS", {FORWARD: 8, BACKWARD: 8})
+    keys = [key for key, eager in toy.eager().items() if eager.kind == "seconds"]
+    try:
+        return measure._clock(toy, names, keys, seed=1)["versions"]
+    finally:
+        for name in names.values():
+            sys.modules.pop(name, None)
+
+
+def test_versions_in_one_process_differ_by_what_their_calls_take(tmp_path, monkeypatch):
+    """The host slows down all the while, by 1 % from one reading of the clock to the next."""
+    answers = clocked(tmp_path, monkeypatch, base=(1e-5, 3.0), head=(1.1e-5, 3.0))
+    assert {len(row[2]) for rows in answers.values() for row in rows["timings"]} == {4}
+    assert answers["base"]["beside"] != answers["head"]["beside"], "they are of other blocks"
+    pool = Pool.of([Round("look1", 0, answers, {})], answers)
+    assert len(pool.subjects) == 4
+    ratios = pool.seconds["head"] / pool.seconds["base"]
+    assert ratios == pytest.approx(np.full((1, 4), 1.1), rel=0.02)
+
+
+def test_a_call_that_one_version_gets_wrong_is_clocked_of_none(tmp_path, monkeypatch):
+    answers = clocked(tmp_path, monkeypatch, base=(1e-5, 3.0), head=(1e-5, 2.0))
+    assert not answers["base"]["timings"] and not answers["base"]["errors"]
+    assert len(answers["head"]["errors"]) == 4
+    assert "the forward is wrong" in answers["head"]["errors"][0][2]

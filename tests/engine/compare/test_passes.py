@@ -56,7 +56,7 @@ class Bench:
         return TimedCell(self, cell, arrange)
 
     def measured(self, seed=1, cells=CELLS):
-        self.answer = measure._measure(load(DEFAULT), cells, host=False, seed=seed)
+        self.answer = measure._measure(load(DEFAULT), cells, starts=False, seed=seed)
         return self.answer
 
 

@@ -8,6 +8,7 @@ from benchmarks._engine.compare import command
 from benchmarks._engine.compare import release_search as release_command
 from benchmarks._engine.system import baseline
 from benchmarks._engine.verdict import release
+from tests import toy
 from tests.lab import (
     CELLS,
     CHECKS,
@@ -80,7 +81,8 @@ def test_a_step_is_found_by_halving(lab, history, capsys):
     jobs = [job for _, job in lab.gpu.jobs[ALL:]]
     assert len(jobs) == 4 * ALL
     assert {json.dumps(job["cells"]) for job in jobs} == {json.dumps([["toy", SMALL.split()]])}
-    assert {job["host"] for job in jobs if job["task"] == "measure"} == {False}
+    assert not any(job["starts"] for job in jobs if job["task"] == "measure")
+    assert len(lab.gpu.clocked) == command.ROUNDS
     output = capsys.readouterr()
     assert "searching 16 commits on 2 of what failed: 4 comparisons if one commit did" in output.err
     assert f"{shas[6][:10]}: +" in output.out
@@ -108,8 +110,9 @@ def test_an_exact_value_and_a_call_on_the_host_have_their_culprits(lab, history)
     status, results = searched(lab)
     assert status == FAIL and LAUNCHES in release.targets(results.comparison)
     assert {*culprits(results, shas)} == {(3, 3), (7, 7)}
-    only = [job for _, job in lab.gpu.jobs[ALL:] if job["task"] == "measure"]
-    assert only and all(job["host"] and not job["cells"] for job in only)
+    assert not [job for _, job in lab.gpu.jobs[ALL:] if job["task"] == "measure"]
+    called = [[HOST[0], [dtype]] for dtype in sorted(toy.DTYPES)]
+    assert all(job["calls"] == called for job in lab.gpu.clocked[command.ROUNDS :])
 
 
 def test_a_search_that_was_killed_goes_on(lab, history):

@@ -104,7 +104,7 @@ def test_process_of_a_comparison_checks_and_times_every_direction(on_cpu, path):
     cell = path_cell(path, 1 / 4, "float32")
     checked = measure._check(_subjects, [cell], exact=False)
     assert not checked["errors"] and not checked["unavailable"]
-    timed = measure._measure(_subjects, [cell], host=False, seed=0)["timings"]
+    timed = measure._measure(_subjects, [cell], starts=False, seed=0)["timings"]
     timings = [(metric, params) for metric, params, _ in timed]
     assert timings == [(metric, [path, "0.25", "float32"]) for metric in cell.metrics.values()]
 

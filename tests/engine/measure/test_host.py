@@ -94,13 +94,11 @@ def test_a_fresh_process_that_fails_is_an_error_of_its_keys(package, monkeypatch
     assert "ended with 3" in str(call_costs.answers("title", asked)["error"])
 
 
-def test_without_a_gpu_there_is_a_reason_and_no_reference_call(monkeypatch, progress):
+def test_without_a_gpu_there_is_a_reason(monkeypatch, progress):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    samples, beside = call_costs.all_call_samples(toy)
-    everything = [*samples.values(), *call_costs.first_call_samples(toy).values()]
+    everything = call_costs.first_call_samples(toy).values()
     assert {(type(answer), str(answer)) for answer in everything} == {(NotImplementedError, NO_GPU)}
-    assert beside == {}
-    assert progress() == [f"{title}: n/a, {NO_GPU}" for title in ("eager calls", "host.FirstCall")]
+    assert progress() == [f"host.FirstCall: n/a, {NO_GPU}"]
 
 
 # --- the host time of a call ----------------------------------------------------------------------
@@ -175,23 +173,24 @@ def test_calls_that_a_fault_leaves_unclocked_are_answered_by_a_fresh_process(pac
     assert (exact, unclocked) == (1.0, "elsewhere") and "illegal memory access" in str(failed)
 
 
-def test_all_calls_are_clocked_beside_reference_calls(package, clock):
-    samples, beside = call_costs.all_call_samples(toy)
-    assert list(samples) == list(CALLS) and beside.keys() == {metric for metric, _ in CALLS}
-    assert set(map(len, (*samples.values(), *beside.values()))) == {host_time.BLOCKS}
+def test_versions_take_turns_in_an_order_that_is_drawn_block_by_block(clock, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    events = []
 
+    def call(name, version, blocks):
+        return EagerCall(lambda: events.append((name, version)), 2, blocks)
 
-def test_no_version_of_the_package_changes_a_reference_call(package, clock):
-    package.scale = raising(AssertionError("the package's"))
-    for direction in (FORWARD, BACKWARD):
-        assert call_costs.answers("title", {"key": direction}) == {"key": [0.0] * host_time.BLOCKS}
-
-
-@pytest.mark.parametrize("error", [ValueError, torch.cuda.OutOfMemoryError])
-def test_a_reference_call_that_fails_is_an_error(package, clock, monkeypatch, error):
-    monkeypatch.setattr(host_time, "reference_call", raising(error("PyTorch is broken")))
-    with pytest.raises(RuntimeError, match="PyTorch is broken"):
-        call_costs.all_call_samples(toy)
+    calls = {
+        name: {version: call(name, version, blocks) for version in ("base", "head")}
+        for name, blocks in (("short", 2), ("long", 3))
+    }
+    samples = host_time.times_in_turns(calls, list.reverse)
+    assert {name: list(map(len, of.values())) for name, of in samples.items()} == {
+        "short": [2, 2],
+        "long": [3, 3],
+    }
+    block = [(name, version) for name in calls for version in ("head", "base") for _ in range(2)]
+    assert events == block * 2 + block[4:]
 
 
 # --- first calls ----------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def checked(cell) -> list[str]:
 
 def timed(cell) -> list[str]:
     """The same of one that times them."""
-    return errors(cell, measure._measure(_subjects, [cell], host=False, seed=1))
+    return errors(cell, measure._measure(_subjects, [cell], starts=False, seed=1))
 
 
 def errors(cell, answer) -> list[str]:
