@@ -15,6 +15,7 @@ import pytest
 from benchmarks import __main__ as entry
 from benchmarks._engine.compare import command, exact, measure
 from benchmarks._engine.machine_code.facts import Facts
+from benchmarks._engine.machine_code.host_cost import HostCost
 from benchmarks._engine.report.notes import texts
 from benchmarks._engine.subject import keys_of, metric
 from benchmarks._engine.system import checkout, errors, gpu_monitor, machine, process
@@ -190,9 +191,9 @@ def behaviour_of(root: Path) -> dict:
 
 def fake_process(gpu: Gpu):
     class Process:
-        def __init__(self, subject, root, cache, copies=None):
+        def __init__(self, subject, root, cache, copies=None, on_gpu=True):
             assert cache.is_dir() and subject == toy.__name__
-            self.root, self.copies, self.stopped = root, copies, False
+            self.root, self.copies, self.on_gpu, self.stopped = root, copies, on_gpu, False
 
         def wait_until_ready(self):
             assert not self.stopped
@@ -200,7 +201,8 @@ def fake_process(gpu: Gpu):
         def answer(self, job):
             job = json.loads(json.dumps(job))
             if job["task"] == "clock":
-                return gpu.clock({n: self.root / c for n, c in self.copies.items()}, job)
+                answer = gpu.clock({n: self.root / c for n, c in self.copies.items()}, job)
+                return answer if self.on_gpu else answer | {"gpu": ""}
             return gpu.answer(self.root, job)
 
         def stop(self):
@@ -214,6 +216,11 @@ def fake_process(gpu: Gpu):
 def facts_of(code: str) -> Facts:
     """Facts of a machine code that differ from those of any other."""
     return Facts(32, 0, 0, 0, 64, 4, 0, digest=code, code=code, saved_bytes=0)
+
+
+def cost_of(executed: str) -> HostCost:
+    """What a call does on the host that executes so many instructions."""
+    return HostCost(executed, len(executed), 1, 1, 1)
 
 
 def fake_code(
@@ -237,8 +244,8 @@ def fake_code(
     executed = {}
     if host:
         changed = behaviour.get("executes", {})  # by metric and parameters
-        keys = (Key(*key) for key in subject.eager())
-        executed = {key: changed.get(key.words, "the same") for key in keys}
+        keys = (Key(*key) for key in {**subject.eager(), **subject.host_calls()})
+        executed = {key: cost_of(changed.get(key.words, "the same")) for key in keys}
         values[Key("host_cost.Import.track_bytecodes", ())] = behaviour.get("imports", 1000)
     none = {"features": set(), "failures": {}}
     return exact.Code(facts, values, {"dense": reach, "listed": none}, executed)

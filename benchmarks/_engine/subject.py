@@ -99,6 +99,10 @@ class Eager(NamedTuple):
     direction: str
 
 
+Countable = tuple[Cell, str] | Callable[[], Callable[[], object]]
+"""What is counted of the host: a cell and a direction, or what makes a call without arguments."""
+
+
 class Subject(Protocol):
     """What is measured: a package, its calls, and how they are named."""
 
@@ -127,9 +131,11 @@ class Subject(Protocol):
     def compilations(self, target: str) -> Sequence[Compilation]: ...
     def variants(self, target: str) -> Sequence[Compilation]: ...  # whose kernels are counted
     def eager(self) -> Mapping[tuple[str, tuple[str, ...]], Eager]: ...  # by metric, parameters
-    def host_calls(self) -> Mapping[tuple[str, tuple[str, ...]], Callable[[], Callable]]:
-        """The calls whose host cost is counted, on the CPU: what makes each, by asv's class and
-        parameters."""
+    def host_calls(self) -> Mapping[tuple[str, tuple[str, ...]], Countable]:
+        """The calls whose cost on the host is counted, by asv's class and parameters.
+
+        What makes one makes its tensors on the default device.
+        """
 
     def first(self) -> Cell: ...  # the call with which a process begins
     def compiled(self) -> Cell: ...  # a call whose kernel no other compiles

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from .._engine.subject import Compilation
-from .._engine.verdict.metrics import BYTES, CODE, HOST_COST, SECONDS, VARIANTS
+from .._engine.verdict.metrics import BYTES, CODE, HOST_CALL, HOST_COST, SECONDS, VARIANTS
 from . import metric_list, traced_calls
 from .calls import BaseCell
 from .labels import label as label
@@ -36,6 +36,7 @@ UNITS = {
     "codegen.Variants.track_variants": VARIANTS,
     **{name: metric.unit for name, metric in metric_list.HOST_METRICS.items()},
     **HOST_COST,
+    HOST_CALL: SECONDS,
 }
 # All that the transformer's calls run of the package.
 OF_TRANSFORMER = (

@@ -2,6 +2,7 @@
 
 _NAMES = {
     "host.Call.forward": "Host call forward",
+    "host_cost.Call.seconds": "Host call",
     "host.Call.forward_backward": "Host call forward + backward",
     "host.Memory.peak_bytes": "peak memory",
     "codegen.Codegen.spilled_bytes": "spills",

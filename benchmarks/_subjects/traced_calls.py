@@ -3,26 +3,25 @@
 A clock on a GPU would say little of the others: they are made once a step, or once.
 """
 
-import functools
 import itertools
 from collections.abc import Callable, Mapping
 
-from .._engine.machine_code import host_cost
-from .._engine.machine_code.host_cost import Step
-from .._engine.subject import BACKWARD, FORWARD
+from .._engine.subject import BACKWARD, FORWARD, Countable
 from .calls import BaseCell
 
 SUITE = "host_cost.Call"
+Step = Callable[[], object]
 _CHANNELS, _HEADS, _TOKENS = 128, 4, 64
 
 
-def calls(listed: Mapping[str, BaseCell]) -> dict[tuple[str, tuple[str, str]], Callable[[], Step]]:
-    """What makes each call, by asv's class and parameters; ``listed``: cells by their names."""
-    made: dict[tuple[str, tuple[str, str]], Callable[[], Step]] = {}
-    for name, cell in listed.items():
-        for direction in cell.directions:
-            made[SUITE, (name, direction)] = functools.partial(host_cost.of_cell, cell, direction)
-    return made | {(SUITE, (name, direction)): make for (name, direction), make in OTHERS.items()}
+def calls(listed: Mapping[str, BaseCell]) -> dict[tuple[str, tuple[str, str]], Countable]:
+    """All of them, by asv's class and parameters; ``listed``: cells by their names."""
+    counted: dict[tuple[str, str], Countable] = {
+        (name, direction): (cell, direction)
+        for name, cell in listed.items()
+        for direction in cell.directions
+    }
+    return {(SUITE, params): call for params, call in (counted | OTHERS).items()}
 
 
 def _embedding() -> Step:

@@ -74,7 +74,7 @@ def answered_by(patch, answer) -> None:
     """
 
     class Process:
-        def __init__(self, subject, root, cache, copies=None):
+        def __init__(self, subject, root, cache, copies=None, on_gpu=True):
             self.root, self.copies = root, copies
 
         def wait_until_ready(self):

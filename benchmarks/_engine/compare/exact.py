@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ..machine_code import fingerprint, worker_pool
 from ..machine_code.fingerprint import Compiled
+from ..machine_code.host_cost import HostCost
 from ..subject import Cell, Compilation, Subject, metric
 from ..system.progress import say
 from ..verdict.metrics import HOST_COST, UNITS
@@ -24,14 +25,14 @@ class Code(NamedTuple):
 
     facts: of every timing, on one architecture. values: asv's exact values, or the exception in
     their place. reach: of the subject's listed and dense cells, the sets "features" and the dicts
-    "failures" of ``uncompiled.reach``. host: digests of what calls execute on the host, by timing
-    or by asv's class.
+    "failures" of ``uncompiled.reach``. host: what calls do on the host, by timing or by asv's
+    class.
     """
 
     facts: dict[Key, Facts | Exception]
     values: dict[Key, float | Exception]
     reach: dict[str, dict]
-    host: Mapping[Key, str | Exception] = types.MappingProxyType({})
+    host: Mapping[Key, HostCost | Exception] = types.MappingProxyType({})
 
 
 NOT_COMPILED = Code({}, {}, {})
@@ -82,10 +83,7 @@ def compiled(
         {key: answers.facts[call] for key, call in timings.items()},
         values,
         {which: _joined(answers.reach[target, which]) for which in enumerations},
-        {
-            Key(*key): cost if isinstance(cost, Exception) else cost.digest
-            for key, cost in answers.host.items()
-        },
+        {Key(*key): cost for key, cost in answers.host.items()},
     )
 
 
@@ -122,7 +120,8 @@ def compile_both(
 def _names(suite: str) -> list[str]:
     """The facts that asv's class tracks."""
     prefix = f"{suite}.track_"
-    return [name.removeprefix(prefix) for name in UNITS if name.startswith(prefix)]
+    exact = (name for name, unit in UNITS.items() if unit.exact and name.startswith(prefix))
+    return [name.removeprefix(prefix) for name in exact]
 
 
 def _key(compilation: Compilation, name: str) -> Key:

@@ -11,8 +11,9 @@ and ends. Jobs and answers are JSON, so that they can be stored as they are:
     and a compilation. The seed shuffles which input goes with which output in memory: how they lie
     to each other moves a call by percents, so both processes of a round get one seed and every
     round another.
-``{"task": "clock", "calls": [[metric, params], ...], "seed": int}``
-    Host times of eager calls of several versions, all of them in this process.
+``{"task": "clock", "calls": [[metric, params], ...], "arch": str, "seed": int}``
+    Host times of eager calls of several versions, all of them in this process; with an architecture
+    on the CPU, under the stub driver.
 
 The answer is ``{"timings": [[metric, params, samples], ...], "facts": [[metric, params, value],
 ...], "nodes": [[metric, params, text], ...], "unavailable": [[metric, params, reason], ...],
@@ -39,6 +40,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from ..machine_code import host_cost, uncompiled
 from ..measure import (
     call_costs,
     cell_outcomes,
@@ -49,11 +51,11 @@ from ..measure import (
     inputs,
     timed_cell,
 )
-from ..subject import Cell, Subject, load, metric
+from ..subject import BACKWARD, FORWARD, Cell, Countable, Subject, load, metric
 from ..system import copies as copied
 from ..system import process
 from ..system.errors import CouldNotRunError
-from ..verdict.metrics import FAMILIES, IMPORT
+from ..verdict.metrics import FAMILIES, HOST_CALL, IMPORT
 from ..verdict.rules import Key
 
 # The process is the unit: what varies within one needs no more than this. Each sample is of another
@@ -81,10 +83,16 @@ class Process:
 
     subject: its module. root: the directory that holds the package. cache: Triton's cache.
     copies: where the process has several versions, the names of their packages below ``root``.
+    on_gpu: whether it finds a GPU.
     """
 
     def __init__(
-        self, subject: str, root: Path, cache: Path, copies: Mapping[str, str] | None = None
+        self,
+        subject: str,
+        root: Path,
+        cache: Path,
+        copies: Mapping[str, str] | None = None,
+        on_gpu: bool = True,
     ):
         self._scratch = tempfile.TemporaryDirectory()
         self._answer = Path(self._scratch.name, "answer.json")
@@ -92,7 +100,7 @@ class Process:
         self._popen = process.start(
             *(_MAIN, subject, str(self._answer), json.dumps(copies or {})),
             path=(str(root),),
-            env={"TRITON_CACHE_DIR": str(cache)},
+            env={"TRITON_CACHE_DIR": str(cache)} | ({} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -175,7 +183,9 @@ def main(name: str, answer: str, names: str = "{}") -> None:
         answers = task(subject, cells, **job)
         if job.get("starts"):
             answers["timings"].append([IMPORT, [], own_import])
-    answers["gpu"] = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    answers["gpu"] = ""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") != "":  # else no GPU is used
+        answers["gpu"] = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
     answers["seconds"]["import"] = imported
     Path(answer).write_text(json.dumps(answers, allow_nan=False), encoding="utf-8")
 
@@ -185,9 +195,10 @@ def check_job(cells: Iterable[Cell]) -> dict:
     return {"task": "check", "cells": rows_of(cells), "exact": True}
 
 
-def timing_job(cells: Iterable[Cell], host: Iterable[Key] = ()) -> dict:
+def timing_job(cells: Iterable[Cell], host: Iterable[Key] = (), arch: str = "") -> dict:
     """What a round does that times cells and, of the host, ``host``; it adds its seed.
 
+    ``arch``: of the stub driver, where calls are clocked without a GPU.
     "alone": the job of a process of each version. "together": of one that has all versions, and
     clocks calls. None if there is nothing to do.
     """
@@ -200,7 +211,7 @@ def timing_job(cells: Iterable[Cell], host: Iterable[Key] = ()) -> dict:
         "alone": {"task": "measure", "cells": rows, "starts": bool(starts)}
         if rows or starts
         else None,
-        "together": {"task": "clock", "calls": calls} if calls else None,
+        "together": {"task": "clock", "calls": calls, "arch": arch} if calls else None,
     }
 
 
@@ -222,21 +233,30 @@ def _measure(subject: Subject, cells: list[Cell], starts: bool, seed: int) -> di
     return vars(answers)
 
 
-def _clock(subject: Subject, copies: Mapping[str, str], calls: list, seed: int) -> dict:
+def _clock(subject: Subject, copies: Mapping[str, str], calls: list, arch: str, seed: int) -> dict:
     """Clock calls of all versions, block by block in an order that the seed draws.
 
     A version's samples are from every other block, those of the first from the rest, so that no
     two versions of a comparison have the noise of one block in common. Each has beside it the
     geometric mean over the versions in its block.
     """
-    eager = subject.eager()
-    asked = {(name, tuple(params)): eager[name, tuple(params)] for name, params in calls}
+    calls_of: dict[tuple, Countable] = {
+        key: (one.cell, one.direction) for key, one in subject.eager().items()
+    }
+    calls_of |= {(HOST_CALL, params): one for (_, params), one in subject.host_calls().items()}
+    asked = {(name, tuple(params)): calls_of[name, tuple(params)] for name, params in calls}
     answers = {version: _Answers() for version in copies}
+    if arch:
+        import torch
+
+        torch.set_num_threads(1)
+        uncompiled.skip_work()
+        uncompiled.counting_driver(arch)
     made: dict[tuple, dict[str, host_time.EagerCall]] = {key: {} for key in asked}
     for version, name in copies.items():
         with copied.imported_as(subject.PACKAGE, name):
             for key, one in asked.items():
-                call = cell_outcomes.attempt(host_time.eager_call, one.cell, one.direction)
+                call = cell_outcomes.attempt(_eager, key, one, bool(arch))
                 if isinstance(call, Exception):
                     if cell_outcomes.ends_use(call):
                         raise call
@@ -269,6 +289,16 @@ def _check(subject: Subject, cells: list[Cell], exact: bool) -> dict:
         with answers.clocked("exact"):
             answers.add_host(call_costs.exact_facts(subject))
     return vars(answers)
+
+
+def _eager(key: tuple, call: Countable, on_cpu: bool) -> host_time.EagerCall:
+    """A call to be clocked; on a GPU, the results of those that always are, are checked."""
+    if key[0] != HOST_CALL and not on_cpu:
+        assert isinstance(call, tuple)
+        return host_time.eager_call(*call)
+    direction = BACKWARD if "backward" in (*key[1], key[0].rpartition("_")[2]) else FORWARD
+    make = host_cost.step if on_cpu else host_time.on_gpu
+    return host_time.counted_call(make(call), direction)
 
 
 class _Answers:

@@ -1,11 +1,12 @@
 """Measure several versions in turns, in fresh processes; discard and repeat invalid rounds."""
 
+import contextlib
 import itertools
 import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple
@@ -44,7 +45,7 @@ class Plan(NamedTuple):
 
     subject: its module. versions: by name, in the order of round 0; it is reversed in every other
     round, so that two alternate: A B | B A | A B. cache: Triton's cache directory.
-    uuid: of the GPU. deadline: in ``time.monotonic``'s seconds.
+    uuid: of the GPU, "" to clock calls without one. deadline: in ``time.monotonic``'s seconds.
     """
 
     subject: str
@@ -218,16 +219,17 @@ class Rounds(Journal):
         turns, seed = self._turns(number, job), {"seed": number}
         jobs = dict.fromkeys(turns, job["alone"]) | {TOGETHER: job["together"]}
         for _ in range(ATTEMPTS):
-            gpu_monitor.require_free(self.plan.uuid)
-            with gpu_monitor.Watch(self.plan.uuid) as watching:
+            with self._watched() as watching:
                 answers = {
                     name: self._answer(self._take(name), jobs[name] | seed, [*turns[turn:], *then])
                     for turn, name in enumerate(turns, start=1)
                 }
             _share(answers)
-            watch = watching.summary()
-            earlier = [one.watch for one in self.rounds(phase)]
-            reason = gpu_monitor.why_invalid(watch, earlier) or _why_apart(answers)
+            watch, reason = {}, ""
+            if watching is not None:
+                watch = watching.summary()
+                earlier = [one.watch for one in self.rounds(phase)]
+                reason = gpu_monitor.why_invalid(watch, earlier) or _why_apart(answers)
             measured = Round(phase, number, answers, watch, reason)
             self.append({"round": measured._asdict()})
             if not reason:
@@ -236,6 +238,16 @@ class Rounds(Journal):
         raise InvalidRoundError(
             f"round {number + 1} of {phase} was invalid {ATTEMPTS} times: {reason}"
         )
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[gpu_monitor.Watch | None]:
+        """What the GPU does meanwhile, which must be free."""
+        if not self.plan.uuid:
+            yield None
+            return
+        gpu_monitor.require_free(self.plan.uuid)
+        with gpu_monitor.Watch(self.plan.uuid) as watching:
+            yield watching
 
     def _answer(self, process: measure.Process, job: dict, then: Sequence[str] = ()) -> dict:
         """What a fresh process answers; those of the next turns get ready meanwhile."""
@@ -263,7 +275,8 @@ class Rounds(Journal):
         directory, names = self._copies
         # What is imported first may be faster: it is another version every time.
         in_order = [*names.items()][:: 1 if next(self._begun) % 2 == 0 else -1]
-        return measure.Process(subject, directory, cache, dict(in_order))
+        on_gpu = bool(self.plan.uuid)
+        return measure.Process(subject, directory, cache, dict(in_order), on_gpu)
 
     def _take(self, name: str) -> measure.Process:
         ready = self._ready[name]

@@ -11,12 +11,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..machine_code.facts import Facts
+from ..machine_code.host_cost import HostCost
 from ..subject import Cell, keys_of
-from ..verdict.metrics import STARTS
+from ..verdict.metrics import HOST_CALL, STARTS
 from ..verdict.note import Note
 from ..verdict.rules import FAMILIES, Answer, Key
 from .exact import Code, compare
-from .findings import BASE, HEAD, SIDES
+from .findings import SIDES
 
 _IMPORT = (Key("host_cost.Import.track_bytecodes", ()),)
 Compiled = Mapping[Key, Facts | Exception]
@@ -29,6 +30,7 @@ CELL_SECONDS, PROCESS_SECONDS = 0.09, 9.0
 FEW_CELLS = 24
 # Of the same machine code so many are timed, other ones for each pair of versions.
 SAME_CODE_CELLS = 8
+_MOST_CLOCKED = 24  # calls on the host that are only counted otherwise
 
 
 class Left(NamedTuple):
@@ -151,39 +153,68 @@ def alike_on_host(code: Mapping[str, Code], same_code: bool) -> set[Key]:
     And how a process starts, if all calls do, their machine code is the same (``same_code``), and
     the import costs no more.
     """
-    alike = {
-        key
-        for key, digest in code[BASE].host.items()
-        if isinstance(digest, str) and digest == code[HEAD].host.get(key)
-    }
-    timings = {key for key in alike if key.metric.startswith(FAMILIES["host"])}
-    base, head = _counted_on_host(code)
+    pairs, differ = _counted_in_both(code), _differing(code)
+    alike = {key for key in pairs if key not in differ and key.metric.startswith(FAMILIES["host"])}
+    counted = [set(code[side].host) for side in SIDES]
+    failed = any(isinstance(one, Exception) for side in SIDES for one in code[side].host.values())
     imports = (
         {key: code[side].values[key] for key in _IMPORT if key in code[side].values}
         for side in SIDES
     )
     no_dearer = [value.answer for value in compare(*imports)] == [Answer.PASS]
-    if same_code and base == head and base.keys() <= alike and no_dearer:
-        timings |= {Key(metric, ()) for metric in STARTS}
-    return timings
+    if same_code and not differ and not failed and counted[0] == counted[1] and no_dearer:
+        alike |= {Key(metric, ()) for metric in STARTS}
+    return alike
 
 
-def _counted_on_host(code: Mapping[str, Code]) -> list[dict[Key, str | Exception]]:
-    """Of each version, the digests of all but the import."""
-    return [
-        {key: digest for key, digest in code[side].host.items() if key.params} for side in SIDES
-    ]
+def to_clock(code: Mapping[str, Code]) -> set[Key]:
+    """Calls that execute something else, and that no list clocks: one for each difference.
+
+    Where hundreds of calls run what changed, most of them differ by the same counts: the cheapest
+    of these is clocked, of which the difference is the largest share. Of too many differences those
+    that most calls have are clocked.
+    """
+    kinds: dict[tuple, list[tuple[int, Key]]] = {}
+    for key, (base, head) in _differing(code).items():
+        if f"{key.metric}.track_seconds" == HOST_CALL:
+            counts = (after - before for before, after in zip(base[1:], head[1:], strict=True))
+            kinds.setdefault((key.params[-1], *counts), []).append((base.nominal_ns, key))
+    most = sorted(kinds.values(), key=lambda calls: (-len(calls), min(calls)))[:_MOST_CLOCKED]
+    return {Key(HOST_CALL, min(calls)[1].params) for calls in most}
 
 
-def host_changes(code: Mapping[str, Code]) -> list[Note]:
-    """A note on the calls that execute other instructions on the host, if there are any."""
-    base, head = _counted_on_host(code)
-    both = [key for key in base if isinstance(base[key], str) and isinstance(head.get(key), str)]
-    differ = [key for key in both if base[key] != head[key]]
-    if not differ:
+def changed_on_host(code: Mapping[str, Code], timings: Set[Key]) -> set[Key]:
+    """All that a clock has to compare of the host: of ``timings``, and of what is only counted."""
+    return (_differing(code).keys() & timings) | to_clock(code)
+
+
+def _counted_in_both(code: Mapping[str, Code]) -> dict[Key, tuple[HostCost, HostCost]]:
+    """What each call does on the host in both versions; without the import."""
+    base, head = (code[side].host for side in SIDES)
+    return {
+        key: (before, after)
+        for key, before in base.items()
+        if key.params
+        and isinstance(before, HostCost)
+        and isinstance(after := head.get(key), HostCost)
+    }
+
+
+def _differing(code: Mapping[str, Code]) -> dict[Key, tuple[HostCost, HostCost]]:
+    pairs = _counted_in_both(code)
+    return {key: pair for key, pair in pairs.items() if pair[0].digest != pair[1].digest}
+
+
+def host_changes(code: Mapping[str, Code], clocked: Set[Key] = frozenset()) -> list[Note]:
+    """A note on the calls that execute other instructions on the host, if there are any.
+
+    ``clocked``: the timings of calls that were.
+    """
+    if not (differ := _differing(code)):
         return []
-    first = "; ".join(key.words for key in differ[:3])
-    return [Note("host differs", first, count=len(differ), total=len(both))]
+    first = "; ".join(key.words for key in [*differ][:3])
+    total = len(_counted_in_both(code))
+    return [Note("host differs", first, "", tuple(sorted(clocked)), len(differ), total)]
 
 
 def unreached(code: Mapping[str, Code]) -> list[Note]:

@@ -1,5 +1,6 @@
 """Run one comparison, of machine code or on a GPU, and keep what it measures."""
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -18,7 +19,7 @@ from ..system import checkout, gpu_monitor, suite
 from ..system.errors import CouldNotRunError
 from ..system.journal import keep_newest
 from ..system.progress import say
-from ..verdict.metrics import FAMILIES
+from ..verdict.metrics import FAMILIES, HOST_CALL
 from ..verdict.note import Kind, Note
 from ..verdict.rules import MIN_ROUNDS, Answer, Key, overall
 from ..verdict.schema import Comparison
@@ -76,7 +77,8 @@ class Request(NamedTuple):
         """The cells to look at, in the order in which they are measured."""
         cells = [*self.subject.candidates()]
         wanted = {key for key in self.only if key.metric.startswith(sum(FAMILIES.values(), ()))}
-        for unknown in wanted.difference(self.on_host, *map(keys_of, cells)):
+        counted = {Key(HOST_CALL, params) for _, params in self.subject.host_calls()}
+        for unknown in wanted.difference(self.on_host, counted, *map(keys_of, cells)):
             raise NothingToTimeError(f"no timing is called {unknown.words}")
         return [cell for cell in cells if not self.only or keys_of(cell) & wanted]
 
@@ -116,10 +118,9 @@ def compare(request: Request, unmeasured: Comparison, scratch: Path) -> Comparis
         if request.afresh:
             store.drop()
         ledgers[side] = compiled.Ledger(side, store, request.deadline, again, triton_cache)
-    if machine["gpu"] == "none" or request.exact_only:
-        return _compare_code(request, unmeasured, ledgers)
-    uuid = gpu_monitor.gpu_uuid()
-    with gpu_monitor.gpu_lock(uuid, request.wait_seconds):
+    uuid = gpu_monitor.gpu_uuid() if _uses_gpu(request, machine) else ""
+    lock = gpu_monitor.gpu_lock(uuid, request.wait_seconds) if uuid else contextlib.nullcontext()
+    with lock:
         plan = rounds.Plan(
             subject.__name__, _in_order(request), triton_cache, uuid, request.deadline
         )
@@ -130,28 +131,50 @@ def compare(request: Request, unmeasured: Comparison, scratch: Path) -> Comparis
             os.utime(journal)
         keep_newest(journal.parent, _MOST_JOURNALS)
         with Rounds(plan, journal, _header(request, plan, machine)) as measured:
-            return _compare_on_gpu(request, unmeasured, ledgers, measured)
+            compared = _compare_on_gpu if uuid else _compare_code
+            return compared(request, unmeasured, ledgers, measured)
 
 
 def _compare_code(
-    request: Request, unmeasured: Comparison, ledgers: Mapping[str, worker_pool.Ledger]
+    request: Request,
+    unmeasured: Comparison,
+    ledgers: Mapping[str, worker_pool.Ledger],
+    measured: Rounds,
 ) -> Comparison:
-    """Compare the machine code alone, for all architectures."""
-    subject = request.subject
+    """Compare the machine code for all architectures, and clock calls that execute something else.
+
+    They are clocked on the CPU under the stub driver.
+    """
+    subject, minutes = request.subject, measured.minutes
     listed = [*itertools.chain.from_iterable(subject.listed())]
     code = exact.compile_both(
         *(subject, request.roots, subject.TARGETS, subject.TARGET, listed, ledgers)
     )
     values = {side: one.values for side, one in code.items()}
     total, same = len(code[BASE].facts), len(selection.identical(selection.facts_of(code, {})))
+    exact_values = tuple(exact.compare(values[BASE], values[HEAD]))
+    notes, nothing = list[Note](), frozenset[Key]()
+    first = second = findings.no_look()
+    if on_host := selection.changed_on_host(code, request.on_host):
+        first = _first_look(request, measured, [], on_host, nothing, notes)
+    fails = overall(first.families.values(), exact_values) is Answer.FAIL
+    if open_ := findings.inconclusive(first, nothing):
+        second = _second_look(request, measured, [], open_, nothing, fails, notes)
+    look = findings.joined(first, second)
     return replace(
         unmeasured,
-        exact=tuple(exact.compare(values[BASE], values[HEAD])),
-        unmeasured=(*unmeasured.unmeasured, *selection.unreached(code)),
+        rounds=look.rounds,
+        extension=second.rounds,
+        minutes=minutes,
+        families=look.families,
+        exact=exact_values,
+        # What fails on the head alone has no exact value there, and fails by that.
+        unmeasured=(*unmeasured.unmeasured, *look.wrong, *selection.unreached(code)),
         notes=(
             Note("no GPU", "--exact-only" if request.exact_only else "no NVIDIA GPU"),
             Note("code differs", subject.TARGET, count=total - same, total=total),
-            *selection.host_changes(code),
+            *(*notes, *look.notes),
+            *selection.host_changes(code, look.judged),
             *exact.problems(values),
         ),
     )
@@ -180,7 +203,8 @@ def _compare_on_gpu(
     checks = findings.judge_checks(answers, checked)
     same_code = known and len(identical) == len(facts[BASE])
     identical |= selection.alike_on_host(code, same_code)
-    on_host = request.wanted_on_host - identical
+    on_host = {*request.wanted_on_host} - identical
+    on_host |= {key for key in selection.to_clock(code) if not request.only or key in request.only}
     # A clock has nothing to say where all that runs is the same.
     unchanged = same_code and not on_host and not request.only and not request.every_cell
 
@@ -206,7 +230,7 @@ def _compare_on_gpu(
     wrong = (*checks.wrong, *first.wrong)
     fails = overall(first.families.values(), exact_values, identical, wrong) is Answer.FAIL
     if open_ := findings.inconclusive(first, identical):
-        second = _second_look(measured, right, open_, identical, fails, notes)
+        second = _second_look(request, measured, right, open_, identical, fails, notes)
 
     look = findings.joined(first, second)
     wrong = (*checks.wrong, *look.wrong)
@@ -229,7 +253,7 @@ def _compare_on_gpu(
         wrong=wrong,
         notes=(
             *(*checks.notes, *notes, *look.notes),
-            *selection.host_changes(code),
+            *selection.host_changes(code, {key for key in look.judged if key in on_host}),
             *exact.problems(values),
         ),
         discarded=tuple(measured.discarded),
@@ -304,7 +328,8 @@ def _first_look(
     about them. If the time is too short even for the fewest, measuring begins all the same, and
     another run goes on. That run keeps to the number: with more rounds it would judge twice.
     """
-    most, job = request.rounds, measure.timing_job(cells, on_host)
+    arch = "" if measured.plan.uuid else request.subject.TARGET
+    most, job = request.rounds, measure.timing_job(cells, on_host, arch)
     measured.run("look1", most, job, only=2)
     count = measured.settled("look1") or measured.affordable("look1", most, like="look1")
     if count < MIN_ROUNDS:
@@ -321,6 +346,7 @@ def _first_look(
 
 
 def _second_look(
+    request: Request,
     measured: Rounds,
     cells: Sequence[Cell],
     open_: Set[Key],
@@ -342,7 +368,8 @@ def _second_look(
         reason = "the comparison fails without it"
     elif count >= MIN_ROUNDS:
         say(f"{len(open_)} timings are inconclusive: {count} more rounds of these")
-        job = measure.timing_job([cell for cell in cells if keys_of(cell) & open_], open_)
+        arch = "" if measured.plan.uuid else request.subject.TARGET
+        job = measure.timing_job([cell for cell in cells if keys_of(cell) & open_], open_, arch)
         try:
             measured.run("look2", measured.settle("look2", count), job)
             again = measured.rounds("look2")[:count]
@@ -397,9 +424,14 @@ def cache(scratch: Path, machine: _Machine) -> Path:
     return path
 
 
+def _uses_gpu(request: Request, machine: _Machine) -> bool:
+    return machine["gpu"] != "none" and not request.exact_only
+
+
 def _name(request: Request, machine: _Machine) -> str:
     versions = "-".join(version.sha[:8] or version.digest[:8] for version in request.pair.values())
     asked = f"{request.grid}-{request.rounds}" + ("-every-cell" if request.every_cell else "")
+    asked += "" if _uses_gpu(request, machine) else "-no-gpu"
     if request.only:
         only = repr(sorted(request.only)).encode()
         asked += f"-only-{hashlib.sha256(only).hexdigest()[:8]}"

@@ -191,9 +191,9 @@ def _answer(kind: str, name: str, target: str, *job) -> Called | int | dict | Ho
         return host_cost.of_import(subject.PACKAGE)
     if kind == "host":
         metric, *params = job
-        make = _host_calls(name)[metric, (*params,)]
+        call = _host_calls(name)[metric, (*params,)]
         uncompiled.skip_work()
-        return host_cost.of_call(uncompiled.counting_driver(target), make())
+        return host_cost.of_call(uncompiled.counting_driver(target), host_cost.step(call))
     if kind == "facts":
         suite, direction, *params = job
         return _called(target, subject.cell(suite, params), direction)

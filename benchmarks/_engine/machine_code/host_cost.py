@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, NamedTuple
 
-from ..subject import FORWARD, Cell, Subject
+from ..subject import FORWARD, Cell, Countable, Subject
 from ..system import process
 from ..system.untrusted import Number, Text
 from .stub_driver import StubDriver
@@ -83,14 +83,19 @@ def of_cell(cell: Cell, direction: str) -> Step:
     return lambda: torch.autograd.grad(call.forward(leaf), leaf, cotangent)
 
 
-def all_calls(subject: Subject) -> dict[tuple[str, tuple[str, ...]], Callable[[], Step]]:
-    """What makes each call: those of ``host_calls``, and by metric those that a clock times."""
+def all_calls(subject: Subject) -> dict[tuple[str, tuple[str, ...]], Countable]:
+    """The calls of ``host_calls``, and by metric those that a clock always times."""
     timed = {
-        key: functools.partial(of_cell, eager.cell, eager.direction)
+        key: (eager.cell, eager.direction)
         for key, eager in subject.eager().items()
         if eager.kind == "seconds"
     }
     return {**timed, **subject.host_calls()}
+
+
+def step(call: Countable) -> Step:
+    """A call on the CPU."""
+    return of_cell(*call) if isinstance(call, tuple) else call()
 
 
 def of_import(package: str) -> HostCost:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from ..subject import BACKWARD, FORWARD, Cell
+from ..subject import BACKWARD, FORWARD, Cell, Countable
 from . import cell_outcomes, inputs, timed_cell
 
 WARM_CALLS, BLOCKS = 50, 40
@@ -19,6 +19,7 @@ BLOCK_CALLS = {FORWARD: 200, BACKWARD: 20}
 # Of versions in one process. A block with the gradient varies by 19 % from one to the next: part of
 # it runs in autograd's thread.
 BLOCKS_IN_TURNS = {FORWARD: 40, BACKWARD: 160}
+_FEW_CALLS, _FEWEST_BLOCKS, _BLOCK_SECONDS, _CLOCKED_SECONDS = 3, 20, 3e-3, 2.0
 _Key = TypeVar("_Key", bound=Hashable)
 
 
@@ -42,6 +43,32 @@ def eager_call(cell: Cell, direction: str) -> EagerCall:
     for _ in range(WARM_CALLS):
         function()
     return EagerCall(function, BLOCK_CALLS[direction], BLOCKS_IN_TURNS[direction])
+
+
+def on_gpu(call: Countable) -> Callable[[], object]:
+    """A call without arguments, on the GPU."""
+    import torch
+
+    if isinstance(call, tuple):
+        cell, direction = call
+        return inputs.step(cell.call(inputs.DEVICE), direction, inputs.values(cell))
+    with torch.device(inputs.DEVICE):
+        return call()
+
+
+def counted_call(function: Callable[[], object], direction: str) -> EagerCall:
+    """A call of any size and speed, whose result is not checked.
+
+    It is clocked in blocks as long as those of others, and for two seconds at most if that gives
+    enough of them. The host waits where the call launches more than the queue to the GPU holds.
+    """
+    for _ in range(_FEW_CALLS):
+        function()
+    seconds = max(_block_seconds(EagerCall(function, _FEW_CALLS)), 1e-9)
+    block_calls = min(max(1, round(_BLOCK_SECONDS / seconds)), BLOCK_CALLS[direction])
+    blocks = round(_CLOCKED_SECONDS / (block_calls * seconds))
+    most = BLOCKS_IN_TURNS[direction]
+    return EagerCall(function, block_calls, min(max(_FEWEST_BLOCKS, blocks), most))
 
 
 def times(calls: Mapping[_Key, EagerCall]) -> dict[_Key, list[float] | Exception]:
@@ -93,12 +120,13 @@ def _block_seconds(call: EagerCall) -> float:
     import torch
 
     function, block_calls, _ = call
-    torch.cuda.synchronize()
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    wait()
     start = time.perf_counter()
     for _ in range(block_calls):
         function()
     seconds = (time.perf_counter() - start) / block_calls
-    torch.cuda.synchronize()
+    wait()
     return seconds
 
 

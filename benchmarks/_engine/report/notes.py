@@ -34,7 +34,8 @@ def text(note: Note) -> str:
         "no value": f"{note.side}: {count(note.count, 'exact value')} missing: {reason}",
         "no GPU": f"{reason}: time, memory, launches and error were not measured",
         "host differs": f"host: {note.count} of {note.total} calls execute other instructions, "
-        f"which were not all timed: {reason}",
+        f"{f'{size} of them, one of each kind, were' if size else 'and none of them was'} clocked: "
+        f"{reason}",
         "code differs": f"machine code for {reason}: {note.count} of {note.total} timings differ",
         "architecture": f"the suite does not compile for {reason}: no machine code was compared",
         "only": "no more was timed than --only names",

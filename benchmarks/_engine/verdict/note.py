@@ -24,7 +24,8 @@ Kind = Literal[
     "no value",  # side, count: exact values that are missing; reason: the error
     "no GPU",  # machine code alone was compared; reason: why
     "code differs",  # count of total timings differ; reason: the architecture
-    "host differs",  # count of total calls execute something else on the host; reason: the first
+    # count of total calls execute something else on the host; reason: the first; keys: clocked
+    "host differs",
     "architecture",  # reason: the GPU's architecture, which the suite does not compile for
     "only",  # no more was timed than --only names
     "same code",  # count of total cells of the same machine code were not timed

@@ -89,8 +89,8 @@ def processes(lab):
     started = []
 
     class Process(measure.Process):
-        def __init__(self, subject, root, cache, copies=None):
-            super().__init__(subject, root, cache, copies)
+        def __init__(self, subject, root, cache, *more):
+            super().__init__(subject, root, cache, *more)
             self.cache, self.killed = cache, threading.Event()
             started.append(self)
 

@@ -186,7 +186,7 @@ def clocked(tmp_path, monkeypatch, **versions):
     monkeypatch.setattr(host_time, "BLOCKS_IN_TURNS", {FORWARD: 8, BACKWARD: 8})
     keys = [key for key, eager in toy.eager().items() if eager.kind == "seconds"]
     try:
-        return measure._clock(toy, names, keys, seed=1)["versions"]
+        return measure._clock(toy, names, keys, arch="", seed=1)["versions"]
     finally:
         for name in names.values():
             sys.modules.pop(name, None)

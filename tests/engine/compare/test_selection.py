@@ -6,8 +6,9 @@ from benchmarks._engine.compare import exact, findings, selection
 from benchmarks._engine.report.notes import texts
 from benchmarks._engine.subject import keys_of, timings
 from benchmarks._engine.verdict.metrics import HOST_COST
+from benchmarks._engine.verdict.rules import Key
 from tests import toy
-from tests.lab import CANNOT_TELL, LARGE, PASS, SMALL, both, facts_of
+from tests.lab import CANNOT_TELL, FAIL, LARGE, PASS, SMALL, both, facts_of
 from tests.toy import Cell
 
 CELLS = [Cell(elements, "float32") for elements in range(1, 41)]
@@ -238,3 +239,44 @@ def test_what_is_not_the_same_is_timed(counted, head, same):
         (differs,) = timings(toy)["host"] - comparison.identical
         assert differs.words == CALL
         assert any("1 of 5 calls execute other" in note and CALL in note for note in counted.notes)
+
+
+def test_of_calls_that_are_only_counted_one_of_each_difference_is_clocked(counted):
+    calls = {
+        ("host_cost.Call", (f"{kind}{n}", direction)): (CELLS[0], direction)
+        for kind in ("some", "other", "same")
+        for n in range(3)
+        for direction in ("forward", "backward")
+    }
+    counted.patch.setattr(toy, "host_calls", lambda: calls)
+    changed = {
+        Key(*key).words: "more" if key[1][0] < "same" else "much more"
+        for key in calls
+        if not key[1][0].startswith("same")
+    }
+    counted.versions({"code": "same"}, {"code": "same", "executes": changed})
+    assert counted.compare() == PASS
+    clocked = {timing.key.params for timing in counted.found.families["host"].timings}
+    assert clocked == {
+        ("other0", "backward"),
+        ("other0", "forward"),
+        *(("some0", d) for d in ("backward", "forward")),
+    }
+    (note,) = (note for note in counted.notes if "execute other instructions" in note)
+    assert "12 of 23 calls execute other instructions, 4 of them, one of each kind, were" in note
+    counted.git("reset", "-q", "--hard", "base")
+    slower = {"slower": {"other0 forward": 1.3}}
+    counted.commit("slow", **{"is": "slow", "code": "same", "executes": changed} | slower)
+    assert counted.compare("base", "slow") == FAIL
+
+
+@pytest.mark.parametrize(("slower", "status"), [(1.0, PASS), (1.3, FAIL)])
+def test_calls_that_execute_something_else_are_clocked_without_a_gpu(counted, slower, status):
+    head = {"code": "same", "executes": {CALL: "more"}, "slower": {CALL.split()[0]: slower}}
+    counted.versions({"code": "same"}, head)
+    assert counted.compare("base", "head", "--exact-only") == status
+    assert not counted.gpu.jobs and {job["arch"] for job in counted.gpu.clocked} == {toy.TARGET}
+    comparison = counted.found
+    assert {timing.key.words for timing in comparison.timings} == {CALL}
+    assert comparison.rounds and not comparison.clocks and not comparison.wrong
+    assert any("1 of them, one of each kind, were clocked" in note for note in counted.notes)

@@ -89,10 +89,10 @@ subject = load("benchmarks._subjects")
 uncompiled.skip_work()
 driver = uncompiled.counting_driver("sm_90")
 one_of_each, rope = {}, grid.listed_calls()
-for (suite, (name, direction)), make in subject.host_calls().items():
+for (suite, (name, direction)), call in subject.host_calls().items():
     kind = name if name not in rope else name.partition("-")[0]
     kind = f"modules {name.partition('-')[0]}" if name in modules.listed_calls() else kind
-    one_of_each.setdefault((kind, direction), make)
+    one_of_each.setdefault((kind, direction), call)
 reached = set()
 
 def note(frame, event, argument):
@@ -100,8 +100,8 @@ def note(frame, event, argument):
         reached.add(frame.f_code)
 
 costs = []
-for key, make in one_of_each.items():
-    step = make()
+for key, call in one_of_each.items():
+    step = host_cost.step(call)
     sys.setprofile(note)
     step()
     sys.setprofile(None)

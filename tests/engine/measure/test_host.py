@@ -133,6 +133,7 @@ def test_a_wrong_result_has_no_speed(package, clock, direction):
 
 def test_blocks_are_in_turns_and_find_an_empty_queue_and_no_garbage_collection(clock, monkeypatch):
     events = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: events.append("wait"))
 
     def noted(name):
