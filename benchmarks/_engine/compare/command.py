@@ -43,8 +43,9 @@ EXACT_BUDGET_MINUTES = 20
 
 _DESCRIPTION = """\
 Measure two versions of the package in fresh processes that take turns, and judge each cell and the
-change as a whole. Without a GPU, or with --exact-only, compare only the machine code, for all
-architectures. If a run was stopped or ran out of time, the same command resumes it.
+change as a whole. Without a GPU, or with --exact-only, compare the machine code for all
+architectures and what calls cost on the host. If a run was stopped or ran out of time, the same
+command resumes it.
 
 Exit status: 0 pass, 1 fail, 2 cannot tell, 3 could not run."""
 
@@ -78,12 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive_minutes,
         metavar="MINUTES",
         help=f"time limit; default: {small}, or {full} with --grid full, or {EXACT_BUDGET_MINUTES} "
-        "if only the machine code is compared",
+        "without the GPU",
     )
     parser.add_argument(
         "--exact-only",
         action="store_true",
-        help="compare only the machine code; do not use the GPU",
+        help="do not use the GPU: compare the machine code, and what calls cost on the host",
     )
     parser.add_argument(
         "--even-if-same",
@@ -263,7 +264,7 @@ def _require_effect(options: argparse.Namespace) -> None:
     }
     if options.exact_only and any(times.values()):
         flags = " and ".join(flag for flag, value in times.items() if value)
-        raise CouldNotRunError(f"--exact-only times nothing: leave out {flags}")
+        raise CouldNotRunError(f"--exact-only times nothing on a GPU: leave out {flags}")
 
 
 def _reproduce(options: argparse.Namespace) -> str:

@@ -15,6 +15,7 @@ from .pool import Pool
 from .rounds import Round
 
 SIDES = BASE, HEAD = ("base", "head")
+_MOST_MDE = 0.2
 
 
 class Checks(NamedTuple):
@@ -143,6 +144,29 @@ def inconclusive(look: Look, identical: Set[Key]) -> set[Key]:
         for family in look.families.values()
         for timing in rules.inconclusive(family.timings, identical)
     }
+
+
+def too_noisy(look: Look) -> set[Key]:
+    """The inconclusive timings of calls of which a clock on the CPU says nothing.
+
+    PyTorch's own work takes longer there than all that Python does.
+    """
+    return {
+        timing.key
+        for family in look.families.values()
+        for timing in rules.inconclusive(family.timings, frozenset())
+        if timing.mde > _MOST_MDE
+    }
+
+
+def without(look: Look, keys: Set[Key]) -> Look:
+    """The look at the other timings."""
+    families = {
+        name: replace(family, timings=left)
+        for name, family in look.families.items()
+        if (left := tuple(timing for timing in family.timings if timing.key not in keys))
+    }
+    return look._replace(families=families)
 
 
 def clocks(measured: Sequence[Round]) -> dict[str, str]:

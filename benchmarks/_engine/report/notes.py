@@ -32,7 +32,7 @@ def text(note: Note) -> str:
         "lost": f"{keys}: {lost}: {reason}",
         "unavailable": f"{keys}: {absent}: {reason}",
         "no value": f"{note.side}: {count(note.count, 'exact value')} missing: {reason}",
-        "no GPU": f"{reason}: time, memory, launches and error were not measured",
+        "no GPU": f"{reason}: GPU time, memory, launches and error were not measured",
         "host differs": f"host: {note.count} of {note.total} calls execute other instructions, "
         f"{f'{size} of them, one of each kind, were' if size else 'and none of them was'} clocked: "
         f"{reason}",

@@ -291,7 +291,7 @@ def test_only_what_is_exact(lab, option, worse):
 def test_what_means_nothing_without_a_clock_is_refused(lab, words, capsys):
     lab.versions({}, {})
     assert lab.compare("base", "head", *words, "--exact-only") == COULD_NOT_RUN
-    assert f"--exact-only times nothing: leave out {words[0]}" in capsys.readouterr().err
+    assert f"--exact-only times nothing on a GPU: leave out {words[0]}" in capsys.readouterr().err
 
 
 def test_package_that_does_not_compile(lab, monkeypatch):

@@ -280,3 +280,11 @@ def test_calls_that_execute_something_else_are_clocked_without_a_gpu(counted, sl
     assert {timing.key.words for timing in comparison.timings} == {CALL}
     assert comparison.rounds and not comparison.clocks and not comparison.wrong
     assert any("1 of them, one of each kind, were clocked" in note for note in counted.notes)
+
+
+def test_a_call_that_is_too_noisy_on_the_cpu_is_left_out_and_the_note_says_so(counted):
+    counted.versions({"code": "same"}, {"code": "same", "executes": {CALL: "more"}})
+    counted.gpu.noise = lambda key, number: 0.5
+    assert counted.compare("base", "head", "--exact-only") == PASS
+    assert not counted.found.timings
+    assert any("and none of them was clocked" in note for note in counted.notes)
