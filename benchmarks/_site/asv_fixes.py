@@ -1,5 +1,6 @@
 """Work around faults of asv: results cut off or lost, unstable names, errors in a history."""
 
+import contextlib
 import functools
 import hashlib
 import itertools
@@ -8,7 +9,7 @@ import math
 import shutil
 from pathlib import Path
 
-from .._engine.system import machine
+from .._engine.system import gpu_monitor, machine
 from .._engine.system.errors import CouldNotRunError
 from .._engine.system.files import write_atomically
 from .._engine.system.progress import missing
@@ -114,7 +115,7 @@ def name_this_machine() -> None:
     @functools.cache
     def name() -> str:
         try:
-            record, _ = machine.probe()
+            record = machine.asv_record()
         except (CouldNotRunError, ModuleNotFoundError) as error:
             raise UserError(missing(error) or str(error)) from None
         machine.save_record(record)
@@ -162,8 +163,9 @@ def refuse_to_find_nothing() -> None:
 def name_interpreters_by_version() -> None:
     """Let results of ``asv run -E existing:PATH`` be named by the versions of what they ran on.
 
-    asv names them by the interpreter's path, and would draw a line for every path. Torch and Triton
-    are in the name, so that a commit measured again by others does not replace what is stored.
+    asv names them by the interpreter's path, and would draw a line for every path. Torch, Triton
+    and which GPU it is are in the name, so that a commit measured again by others does not replace
+    what is stored.
     """
     from asv.environment import ExistingEnvironment, get_env_name
     from asv.util import check_output
@@ -176,6 +178,8 @@ def name_interpreters_by_version() -> None:
     def name(self) -> str:
         lines = check_output([self._executable, "-c", _TOOLCHAIN]).splitlines()
         toolchain = dict(line.split() for line in lines)
+        with contextlib.suppress(CouldNotRunError):  # no GPU
+            toolchain["gpu"] = machine.gpu_id(gpu_monitor.gpu_uuid())
         return get_env_name(self.tool_name, self.python, toolchain, self._tagged_env_vars)
 
     ExistingEnvironment.python, ExistingEnvironment.name = property(python), property(name)

@@ -41,13 +41,14 @@ def missing(root: Path, machine: str, limit: int) -> list[str]:
     return [commit for commit in changed if commit[:8] not in measured][-limit:]
 
 
-TOOLCHAIN = ("torch", "triton")
+# Not of the first results: which GPU it was.
+TOOLCHAIN = ("torch", "triton", "gpu_id")
 
 
-def remeasured(root: Path, machine: str, toolchain: Mapping[str, str]) -> list[str]:
-    """The newest commit that has results, if none are of this torch and Triton.
+def remeasured(root: Path, machine: str, toolchain: Mapping[str, str | None]) -> list[str]:
+    """The newest commit that has results, if none are of this torch, Triton and GPU.
 
-    A new toolchain starts a new line on asv's pages: the commit is on both.
+    Another starts a new line on asv's pages: the commit is on both.
     """
     stored: dict[str, list[dict]] = {}
     for path in (root / "benchmarks" / "results" / machine).glob("*-*.json"):
@@ -61,12 +62,12 @@ def remeasured(root: Path, machine: str, toolchain: Mapping[str, str]) -> list[s
     return [] if toolchain in toolchains else [newest]
 
 
-def installed(machine: str) -> dict[str, str]:
-    """The torch and Triton that results will be stored with: ``python -m benchmarks machine``'s."""
+def installed(machine: str) -> dict[str, str | None]:
+    """What results will be stored with of these: ``python -m benchmarks machine``'s."""
     from asv.machine import MachineCollection
 
     record = MachineCollection.load(machine)
-    return {name: record[name] for name in TOOLCHAIN}
+    return {name: record.get(name) for name in TOOLCHAIN}
 
 
 def measure(root: Path, machine: str) -> int:

@@ -134,7 +134,7 @@ def test_asv_files_results_under_this_machine(asv_mended, tmp_path, monkeypatch)
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("vm", "other"):
         MachineCollection.save(name, {"machine": name})
-    monkeypatch.setattr(machine, "probe", lambda: ({"machine": "toy-gpu", "gpu": "Toy"}, "sm_90"))
+    monkeypatch.setattr(machine, "asv_record", lambda: {"machine": "toy-gpu", "gpu": "Toy"})
     assert vars(Machine.load())["gpu"] == "Toy"
 
 

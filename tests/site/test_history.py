@@ -26,7 +26,7 @@ from tests.publishing import ROOT
 RESULTS = Path("benchmarks") / "results"
 GPU, NO_GPU = "nvidia-h200", "no-gpu-x86_64"
 METRIC = "rope.Forward.track_latency"
-TOOLCHAIN = {"torch": "2.13.0", "triton": "3.7.1"}
+TOOLCHAIN = {"torch": "2.13.0", "triton": "3.7.1", "gpu_id": "0123abcd"}
 
 
 def write_result(results, machine, commit, **toolchain):
@@ -173,6 +173,7 @@ def test_a_new_toolchain_measures_the_newest_stored_commit_again(clone):
     write_result(clone / RESULTS, GPU, measured, torch="9.9")
     assert to_measure.remeasured(clone, GPU, TOOLCHAIN | {"torch": "9.9"}) == []
     assert to_measure.remeasured(clone, "new", TOOLCHAIN) == []
+    assert to_measure.remeasured(clone, GPU, TOOLCHAIN | {"gpu_id": "another"}) == [measured]
 
 
 # asv, played: it notes the pattern, and fails as often as it is told.

@@ -1,6 +1,7 @@
 """Describe this machine to asv: its GPU, and the software that its figures depend on."""
 
 import contextlib
+import hashlib
 import importlib.metadata
 import importlib.util
 import platform
@@ -21,8 +22,8 @@ def machine_record() -> dict[str, str]:
     """asv's fields of this machine, with the GPU, driver, CUDA, torch and triton added.
 
     asv keeps fields it does not know, files results under ``machine`` and draws a line a set of
-    fields, so that two GPUs, or two drivers, never share a line. Raises MachineError if there is a
-    GPU and no nvidia-smi, which names the driver.
+    fields, so that two GPUs, or two drivers, never share a line: two H200s differ by up to 2 %.
+    Raises MachineError if there is a GPU and no nvidia-smi, which names the driver.
     """
     import torch
     import triton
@@ -37,23 +38,43 @@ def machine_record() -> dict[str, str]:
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         record["gpu"] = properties.name
         record["gpu_ram"] = str(properties.total_memory)
+        record["gpu_id"] = gpu_id(str(properties.uuid))
         record["cuda"] = torch.version.cuda
         record["driver"] = _driver_version()
         record["machine"] = slug(properties.name)
     else:
-        record["gpu"] = record["gpu_ram"] = record["cuda"] = record["driver"] = "none"
+        record |= dict.fromkeys(("gpu", "gpu_ram", "gpu_id", "cuda", "driver"), "none")
         record["machine"] = f"no-gpu-{record['arch']}"
         record["cpu"] = ""  # what is exact is the same on any
     return record
 
 
+def gpu_id(uuid: str) -> str:
+    """A name of the GPU of this UUID, from which the UUID does not follow."""
+    return hashlib.sha256(uuid.removeprefix("GPU-").encode()).hexdigest()[:8]
+
+
 def probe() -> tuple[dict[str, str], str]:
-    """:func:`machine_record` and :func:`gpu_arch`, from a process that ends.
+    """:func:`machine_record` without ``gpu_id``, and :func:`gpu_arch`, from a process that ends.
+
+    Which GPU of a kind measured says nothing of a comparison, which is on one. The errors are those
+    of :func:`asv_record`.
+    """
+    record, arch = _asked()
+    return {name: value for name, value in record.items() if name != "gpu_id"}, arch
+
+
+def asv_record() -> dict[str, str]:
+    """:func:`machine_record`, from a process that ends.
 
     The caller then holds no memory of the GPU, and can tell whether others do. Raises
     ModuleNotFoundError if a package that these need is not installed, and MachineError, with what
     was printed, if the process fails.
     """
+    return _asked()[0]
+
+
+def _asked() -> tuple[dict[str, str], str]:
     for name in ("torch", "triton", "asv"):
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)

@@ -16,8 +16,8 @@ from benchmarks._site import run
 def fake_gpu(monkeypatch):
     """Pretend that the machine has a GPU of a name, and a driver."""
 
-    def pretend(name):
-        properties = types.SimpleNamespace(name=name, total_memory=1 << 30)
+    def pretend(name, uuid="0123"):
+        properties = types.SimpleNamespace(name=name, total_memory=1 << 30, uuid=uuid)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
@@ -37,6 +37,19 @@ def test_the_record_names_gpu_driver_and_software(fake_gpu):
     assert record.items() >= (expected | {"torch": torch.__version__}).items()
     assert {"arch", "cpu", "num_cpu", "os", "ram", "triton"} <= set(record)
     assert all(isinstance(value, str) for value in record.values())
+
+
+def test_two_gpus_of_a_kind_have_a_line_each_in_the_history_alone(fake_gpu, monkeypatch):
+    records = []
+    for uuid in ("0123", "4567"):
+        fake_gpu("NVIDIA H200", uuid)
+        records.append(machine.machine_record())
+        assert records[-1]["gpu_id"] == machine.gpu_id(f"GPU-{uuid}") != uuid
+        monkeypatch.setattr(process, "call", lambda function: (records[-1], "sm_90"))
+        assert machine.asv_record() == records[-1]
+        assert machine.probe()[0] == {k: v for k, v in records[-1].items() if k != "gpu_id"}
+    (one, other) = records
+    assert one | {"gpu_id": other["gpu_id"]} == other != one
 
 
 def test_the_size_of_a_virtual_machine_is_no_new_line(fake_gpu, monkeypatch):
