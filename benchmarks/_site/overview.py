@@ -47,7 +47,7 @@ CALLS = {
 """Each call of ``paths`` in half a line. One without a description is still shown."""
 
 # asv's parameters that tell lines of one machine apart, in the order in which they are shown.
-_LABEL = ("driver", "cuda", "torch", "triton", "python")
+_LABEL = ("driver", "cuda", "torch", "triton", "python", "gpu_id")
 
 Values = Sequence[float | None]
 """A value for each cell in asv's order of the parameters; None where there is none."""

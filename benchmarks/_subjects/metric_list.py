@@ -145,13 +145,18 @@ def eager(*suites: str) -> dict[Key, Eager]:
 
     A path without a backward pass has keys of its forward only.
     """
+    return eager_of(HOST_METRICS, *suites)
+
+
+def eager_of(metrics: Mapping[str, HostMetric], *suites: str) -> dict[Key, Eager]:
+    """The same of any metrics."""
     beginnings = tuple(f"{suite}." for suite in suites) or ("",)
-    names = (name for name in HOST_METRICS if name.startswith(beginnings))
-    return dict(itertools.chain.from_iterable(map(_eager, names)))
+    items = (item for item in metrics.items() if item[0].startswith(beginnings))
+    return dict(itertools.chain.from_iterable(itertools.starmap(_eager, items)))
 
 
-def _eager(name: str) -> Iterator[tuple[Key, Eager]]:
-    params, kind, make_cell = HOST_METRICS[name]
+def _eager(name: str, metric: HostMetric) -> Iterator[tuple[Key, Eager]]:
+    params, kind, make_cell = metric
     if make_cell is None:
         return
     for values in itertools.product(*params.values()):

@@ -5,7 +5,6 @@ import torch
 
 from benchmarks import peers
 from benchmarks._engine.measure import cell_outcomes
-from benchmarks._studies.peers import eager_calls as peer_host
 from benchmarks._studies.peers.peer_cells import PEER_GRIDS, peer_cell
 from benchmarks._studies.peers.providers import ADAPTERS, INSTALL, PROVIDERS
 from benchmarks._subjects.rope import grid
@@ -56,9 +55,9 @@ def test_tracks_pick_their_cell():
 
 def test_tracks_pick_their_answer():
     call, error = peers.Call(), peers.Error()
-    answers = {(peer_host.CALL_FORWARD, ("fla",)): [1e-5]}
-    answers[peer_host.CALL_FORWARD_BACKWARD, ("fla",)] = NotImplementedError("not there")
-    answers[peer_host.ERROR, ("forward", "fla", "float16")] = 1.5
+    answers = {("peers.Call.track_forward", ("fla",)): [1e-5]}
+    answers["peers.Call.track_forward_backward", ("fla",)] = NotImplementedError("not there")
+    answers["peers.Error.track_error", ("forward", "fla", "float16")] = 1.5
     call.track_forward.__func__.setup(answers, "fla")
     assert call.track_forward(answers, "fla") == {"samples": [1e-5], "number": 1}
     with pytest.raises(NotImplementedError, match="not there"):

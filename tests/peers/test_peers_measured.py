@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import rope_triton
+from benchmarks import peers
 from benchmarks._engine.measure import cell_outcomes, gpu_timer, host_time, inputs, timed_cell
 from benchmarks._engine.subject import BACKWARD, FORWARD
 from benchmarks._studies import compiling
-from benchmarks._studies.peers import eager_calls as peer_host
 from benchmarks._studies.peers.providers import INSTALL, PROVIDERS
 from benchmarks._subjects import metric_list
 from tests.conftest import COMPILED
@@ -140,15 +140,15 @@ def quick(monkeypatch):
     monkeypatch.setattr(host_time, "BLOCKS", 3)
     monkeypatch.setattr(host_time, "BLOCK_CALLS", {FORWARD: 2, BACKWARD: 2})
     monkeypatch.setattr(metric_list, "CALL_SEQ_LEN", 3)
-    monkeypatch.setattr(peer_host, "HEADS", 2)
-    monkeypatch.setattr(peer_host, "_ERROR_SHAPE", (64, 32, 2, 1))
+    monkeypatch.setattr(peers, "HEADS", 2)
+    monkeypatch.setattr(peers, "_ERROR_SHAPE", (64, 32, 2, 1))
 
 
 def test_every_call_has_a_host_time(on_gpu, quick):
-    answers = peer_host.call_samples()
+    answers = peers.Call().setup_cache()
     assert len(answers) == 2 * len(PROVIDERS)
     for (metric, (provider,)), answer in answers.items():
-        if metric == peer_host.CALL_FORWARD_BACKWARD and provider in FORWARD_ONLY:
+        if metric.endswith("_backward") and provider in FORWARD_ONLY:
             assert isinstance(answer, NotImplementedError)
             assert str(answer) == f"{provider} has no backward pass"
         else:
@@ -157,11 +157,11 @@ def test_every_call_has_a_host_time(on_gpu, quick):
 
 
 def test_error_shows_what_rounding_costs(on_gpu, quick):
-    answers = peer_host.error_facts()
+    answers = peers.Error().setup_cache()
     assert len(answers) == 2 * 3 * (len(PROVIDERS) - 1)
     values = {}
     for (metric, (direction, provider, dtype)), answer in answers.items():
-        assert metric == peer_host.ERROR
+        assert metric == "peers.Error.track_error"
         no_backward = direction == BACKWARD and provider in FORWARD_ONLY
         if no_backward or (dtype == "float32" and provider in HALF_ONLY):
             assert isinstance(answer, NotImplementedError)
