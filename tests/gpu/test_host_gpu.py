@@ -6,13 +6,19 @@ from pathlib import Path
 
 import pytest
 import torch
+import triton
 
 import rope_triton
 from benchmarks import _subjects
+from benchmarks._engine.compare import measure
+from benchmarks._engine.compare.pool import Pool
+from benchmarks._engine.compare.rounds import Round
 from benchmarks._engine.measure import call_costs, first_call, host_time, memory_and_launches
-from benchmarks._engine.subject import BACKWARD, FORWARD, Eager
-from benchmarks._engine.system import process
-from benchmarks._subjects import metric_list
+from benchmarks._engine.subject import BACKWARD, DEFAULT, FORWARD, Eager
+from benchmarks._engine.system import copies, process
+from benchmarks._engine.verdict.metrics import HOST_CALL
+from benchmarks._engine.verdict.rules import Key
+from benchmarks._subjects import metric_list, traced_calls
 
 pytestmark = pytest.mark.gpu
 
@@ -76,7 +82,7 @@ def test_python_in_the_call_path_shows(monkeypatch):
 @pytest.mark.parametrize("eager", metric_list.eager("host.Call", "host.PathCall").values(), ids=str)
 def test_gpu_is_done_when_the_host_is(eager):
     """Else the block would clock the GPU, or the host's wait for room in its queue."""
-    function, block_calls = host_time.eager_call(eager.cell, eager.direction)
+    function, block_calls, _ = host_time.eager_call(eager.cell, eager.direction)
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(block_calls):
@@ -84,6 +90,28 @@ def test_gpu_is_done_when_the_host_is(eager):
     issued = time.perf_counter()
     torch.cuda.synchronize()
     assert time.perf_counter() - issued < 0.1 * (issued - start)
+
+
+@pytest.mark.alone
+def test_two_copies_of_the_package_take_the_same_time_in_one_process(tmp_path):
+    """Also of the calls that are only counted elsewhere: all of them can be made on a GPU."""
+    counted = [Key(HOST_CALL, params) for params in traced_calls.OTHERS]
+    calls = [*metric_list.eager("host.Call"), *counted]
+    names = copies.write(_subjects.PACKAGE, {"one": ROOT, "other": ROOT}, tmp_path)
+    started = measure.Process(DEFAULT, tmp_path, Path(triton.knobs.cache.dir), names)
+    try:
+        started.wait_until_ready()
+        job = {"task": "clock", "calls": calls, "arch": "", "seed": 1}
+        answer = started.answer(job)
+    finally:
+        started.stop()
+    for version in answer["versions"].values():
+        assert not version["errors"] and not version["unavailable"]
+    pool = Pool.of([Round("look1", 0, answer["versions"], {})], names)
+    assert len(pool.subjects) == len(calls)
+    (one,), (other,) = pool.seconds.values()
+    ratios = dict(zip(pool.subjects, (other / one).tolist(), strict=True))
+    assert all(0.8 < ratio < 1.25 for ratio in ratios.values()), ratios
 
 
 # --- the first call of a process ------------------------------------------------------------------

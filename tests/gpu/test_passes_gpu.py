@@ -18,7 +18,7 @@ CELLS = cells_of(grid_cell, GRIDS["small"])[:3]
 
 
 def medians(cells) -> dict:
-    answer = measure._measure(_subjects, cells, host=False, seed=1)
+    answer = measure._measure(_subjects, cells, starts=False, seed=1)
     assert not answer["errors"] and not answer["unavailable"]
     assert all(len(samples) == measure.PASSES for *_, samples in answer["timings"])
     assert 1e-6 < min(answer["launches"]) <= max(answer["launches"]) < 4e-6
@@ -46,6 +46,6 @@ def test_groups_change_no_figure_and_leave_no_memory(monkeypatch):
 
 def test_a_cell_that_does_not_fit_costs_only_itself():
     huge = grid_cell(2**17, 256, 64, "float32", "sbhd")  # half a terabyte
-    answer = measure._measure(_subjects, [CELLS[0], huge, CELLS[1]], host=False, seed=1)
+    answer = measure._measure(_subjects, [CELLS[0], huge, CELLS[1]], starts=False, seed=1)
     assert {params[0] for _, params, _ in answer["unavailable"]} == {huge.params[0]}
     assert len(answer["timings"]) == 4 and not answer["errors"]

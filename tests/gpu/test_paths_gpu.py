@@ -53,7 +53,7 @@ def test_every_form_is_right_and_can_be_recorded(cell):
 def test_calls_of_the_transformer_have_a_speed():
     """One of each function, in a timing process; all directions on the same inputs."""
     cells = list({cell.function: cell for cell in modules.cells()}.values())
-    answer = measure._measure(_subjects, cells, host=False, seed=1)
+    answer = measure._measure(_subjects, cells, starts=False, seed=1)
     assert not answer["errors"] and not answer["unavailable"]
     assert len(answer["timings"]) == sum(len(cell.metrics) for cell in cells)
     assert all(1e-6 < min(samples) <= max(samples) < 0.1 for *_, samples in answer["timings"])
@@ -103,7 +103,7 @@ def test_wrong_output_has_no_speed(path, monkeypatch, unwarmed):
 def test_process_of_a_comparison_checks_and_times_it(path):
     cell = path_cell(path, 4, "bfloat16")
     checked = measure._check(_subjects, [cell], exact=False)
-    answer = measure._measure(_subjects, [cell], host=False, seed=1)
+    answer = measure._measure(_subjects, [cell], starts=False, seed=1)
     for each in (checked, answer):
         assert not each["errors"] and not each["unavailable"]
     assert [metric for metric, *_ in answer["timings"]] == list(cell.metrics.values())
