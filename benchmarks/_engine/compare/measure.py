@@ -52,8 +52,7 @@ from ..measure import (
     timed_cell,
 )
 from ..subject import BACKWARD, FORWARD, Cell, Countable, Subject, load, metric
-from ..system import copies as copied
-from ..system import process
+from ..system import copies, process
 from ..system.errors import CouldNotRunError
 from ..verdict.metrics import FAMILIES, HOST_CALL, IMPORT
 from ..verdict.rules import Key
@@ -82,7 +81,7 @@ class Process:
     """A fresh process with one version of the package, started ahead of its turn.
 
     subject: its module. root: the directory that holds the package. cache: Triton's cache.
-    copies: where the process has several versions, the names of their packages below ``root``.
+    names: where the process has several versions, those of their packages below ``root``.
     on_gpu: whether it finds a GPU.
     """
 
@@ -91,14 +90,14 @@ class Process:
         subject: str,
         root: Path,
         cache: Path,
-        copies: Mapping[str, str] | None = None,
+        names: Mapping[str, str] | None = None,
         on_gpu: bool = True,
     ):
         self._scratch = tempfile.TemporaryDirectory()
         self._answer = Path(self._scratch.name, "answer.json")
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115, it lives as long as the process
         self._popen = process.start(
-            *(_MAIN, subject, str(self._answer), json.dumps(copies or {})),
+            *(_MAIN, subject, str(self._answer), json.dumps(names or {})),
             path=(str(root),),
             env={"TRITON_CACHE_DIR": str(cache)} | ({} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""}),
             stdin=subprocess.PIPE,
@@ -155,16 +154,16 @@ class Process:
         return self._log.read()[-4000:]
 
 
-def main(name: str, answer: str, names: str = "{}") -> None:
+def main(subject_name: str, answer: str, packages: str = "{}") -> None:
     """In the fresh process: import, wait for a job on stdin, write its answer to a file."""
     start = time.perf_counter()
     import torch
 
-    subject = load(name)
+    subject = load(subject_name)
     root = os.environ["PYTHONPATH"].split(os.pathsep)[0]
-    copies = json.loads(names)
+    names = json.loads(packages)
     own_import = [
-        first_call.import_package(one, root) for one in copies.values() or [subject.PACKAGE]
+        first_call.import_package(one, root) for one in names.values() or [subject.PACKAGE]
     ]
     for module in _IMPORTED_LATER:
         with contextlib.suppress(ImportError):  # a torch without it has no need of it
@@ -172,16 +171,16 @@ def main(name: str, answer: str, names: str = "{}") -> None:
     imported = time.perf_counter() - start
     print(READY, flush=True)
     job = json.loads(sys.stdin.readline())
-    tasks: dict[str, Callable[..., dict]] = {"check": _check, "measure": _measure}
-    if job["task"] == "check":
+    task = job.pop("task")
+    cells = [subject.cell(suite, params) for suite, params in job.pop("cells", ())]
+    if task == "clock":
+        answers = _clock(subject, names, **job)
+    elif task == "check":
         torch.set_num_threads(max(1, torch.get_num_threads() // CHECKED_AT_ONCE))
-    task = tasks.get(job.pop("task"))
-    if task is None:
-        answers = _clock(subject, copies, **job)
+        answers = _check(subject, cells, **job)
     else:
-        cells = [subject.cell(suite, params) for suite, params in job.pop("cells")]
-        answers = task(subject, cells, **job)
-        if job.get("starts"):
+        answers = _measure(subject, cells, **job)
+        if job["starts"]:
             answers["timings"].append([IMPORT, [], own_import])
     answers["gpu"] = ""
     if os.environ.get("CUDA_VISIBLE_DEVICES") != "":  # else no GPU is used
@@ -196,22 +195,22 @@ def check_job(cells: Iterable[Cell]) -> dict:
 
 
 def timing_job(cells: Iterable[Cell], host: Iterable[Key] = (), arch: str = "") -> dict:
-    """What a round does that times cells and, of the host, ``host``; it adds its seed.
+    """The jobs of a round that times cells and, of the host, ``host``; it adds its seed to each.
 
-    ``arch``: of the stub driver, where calls are clocked without a GPU.
-    "alone": the job of a process of each version. "together": of one that has all versions, and
-    clocks calls. None if there is nothing to do.
+    "alone": that of a process of each version. "together": that of one which has all versions, and
+    clocks calls. None if there is nothing to do. ``arch``: of the stub driver, where calls are
+    clocked without a GPU.
     """
     starts, calls = (
         sorted(key for key in host if key.metric.startswith(FAMILIES[family]))
         for family in ("start", "host")
     )
     rows = rows_of(cells)
+    alone = {"task": "measure", "cells": rows, "starts": bool(starts)}
+    together = {"task": "clock", "calls": calls, "arch": arch}
     return {
-        "alone": {"task": "measure", "cells": rows, "starts": bool(starts)}
-        if rows or starts
-        else None,
-        "together": {"task": "clock", "calls": calls, "arch": arch} if calls else None,
+        "alone": alone if rows or starts else None,
+        "together": together if calls else None,
     }
 
 
@@ -233,7 +232,7 @@ def _measure(subject: Subject, cells: list[Cell], starts: bool, seed: int) -> di
     return vars(answers)
 
 
-def _clock(subject: Subject, copies: Mapping[str, str], calls: list, arch: str, seed: int) -> dict:
+def _clock(subject: Subject, names: Mapping[str, str], calls: list, arch: str, seed: int) -> dict:
     """Clock calls of all versions, block by block in an order that the seed draws.
 
     A version's samples are from every other block, those of the first from the rest, so that no
@@ -245,7 +244,7 @@ def _clock(subject: Subject, copies: Mapping[str, str], calls: list, arch: str, 
     }
     calls_of |= {(HOST_CALL, params): one for (_, params), one in subject.host_calls().items()}
     asked = {(name, tuple(params)): calls_of[name, tuple(params)] for name, params in calls}
-    answers = {version: _Answers() for version in copies}
+    answers = {version: _Answers() for version in names}
     if arch:
         import torch
 
@@ -253,8 +252,8 @@ def _clock(subject: Subject, copies: Mapping[str, str], calls: list, arch: str, 
         uncompiled.skip_work()
         uncompiled.counting_driver(arch)
     made: dict[tuple, dict[str, host_time.EagerCall]] = {key: {} for key in asked}
-    for version, name in copies.items():
-        with copied.imported_as(subject.PACKAGE, name):
+    for version, name in names.items():
+        with copies.imported_as(subject.PACKAGE, name):
             for key, one in asked.items():
                 call = cell_outcomes.attempt(_eager, key, one, bool(arch))
                 if isinstance(call, Exception):
@@ -263,12 +262,14 @@ def _clock(subject: Subject, copies: Mapping[str, str], calls: list, arch: str, 
                     answers[version].add_host({key: call})
                 else:
                     made[key][version] = call
+    if not arch:
+        gpu_timer.warm_up(WARM_UP_SECONDS)  # a GPU that never works is not watched
     start = time.perf_counter()
-    of_all = {key: versions for key, versions in made.items() if len(versions) == len(copies)}
+    of_all = {key: versions for key, versions in made.items() if len(versions) == len(names)}
     samples = host_time.times_in_turns(of_all, random.Random(seed).shuffle)
     for (name, params), of_versions in samples.items():
         means = [*map(statistics.geometric_mean, zip(*of_versions.values(), strict=True))]
-        for number, version in enumerate(copies):
+        for number, version in enumerate(names):
             half, row = slice(min(number, 1), None, 2), [name, list(params)]
             answers[version].timings.append([*row, of_versions[version][half]])
             answers[version].beside.append([*row, means[half]])

@@ -182,6 +182,7 @@ def clocked(tmp_path, monkeypatch, **versions):
     monkeypatch.setattr(inputs, "DEVICE", "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(measure.gpu_timer, "warm_up", lambda seconds: None)
     monkeypatch.setattr(host_time, "time", Clock())
     monkeypatch.setattr(host_time, "BLOCKS_IN_TURNS", {FORWARD: 8, BACKWARD: 8})
     keys = [key for key, eager in toy.eager().items() if eager.kind == "seconds"]
