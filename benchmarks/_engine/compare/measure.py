@@ -194,12 +194,11 @@ def check_job(cells: Iterable[Cell]) -> dict:
     return {"task": "check", "cells": rows_of(cells), "exact": True}
 
 
-def timing_job(cells: Iterable[Cell], host: Iterable[Key] = (), arch: str = "") -> dict:
+def timing_job(cells: Iterable[Cell], host: Iterable[Key] = ()) -> dict:
     """The jobs of a round that times cells and, of the host, ``host``; it adds its seed to each.
 
     "alone": that of a process of each version. "together": that of one which has all versions, and
-    clocks calls. None if there is nothing to do. ``arch``: of the stub driver, where calls are
-    clocked without a GPU.
+    clocks calls; the round adds the architecture. None if there is nothing to do.
     """
     starts, calls = (
         sorted(key for key in host if key.metric.startswith(FAMILIES[family]))
@@ -207,7 +206,7 @@ def timing_job(cells: Iterable[Cell], host: Iterable[Key] = (), arch: str = "") 
     )
     rows = rows_of(cells)
     alone = {"task": "measure", "cells": rows, "starts": bool(starts)}
-    together = {"task": "clock", "calls": calls, "arch": arch}
+    together = {"task": "clock", "calls": calls}
     return {
         "alone": alone if rows or starts else None,
         "together": together if calls else None,

@@ -45,7 +45,8 @@ class Plan(NamedTuple):
 
     subject: its module. versions: by name, in the order of round 0; it is reversed in every other
     round, so that two alternate: A B | B A | A B. cache: Triton's cache directory.
-    uuid: of the GPU, "" to clock calls without one. deadline: in ``time.monotonic``'s seconds.
+    uuid: of the GPU. deadline: in ``time.monotonic``'s seconds. arch: of the stub driver, to clock
+    calls without a GPU.
     """
 
     subject: str
@@ -53,6 +54,7 @@ class Plan(NamedTuple):
     cache: Path
     uuid: str
     deadline: float
+    arch: str = ""
 
     def order(self, number: int) -> list[str]:
         """The versions of a round in their order."""
@@ -217,7 +219,9 @@ class Rounds(Journal):
 
     def _measure_round(self, phase: str, number: int, job: dict, then: Sequence[str]) -> None:
         turns, seed = self._turns(number, job), {"seed": number}
-        jobs = dict.fromkeys(turns, job["alone"]) | {TOGETHER: job["together"]}
+        jobs = dict.fromkeys(turns, job["alone"])
+        if job["together"]:
+            jobs[TOGETHER] = job["together"] | {"arch": self.plan.arch}
         for _ in range(ATTEMPTS):
             with self._watched() as watching:
                 answers = {
@@ -242,7 +246,7 @@ class Rounds(Journal):
     @contextlib.contextmanager
     def _watched(self) -> Iterator[gpu_monitor.Watch | None]:
         """What the GPU does meanwhile, which must be free."""
-        if not self.plan.uuid:
+        if self.plan.arch:
             yield None
             return
         gpu_monitor.require_free(self.plan.uuid)
@@ -275,8 +279,7 @@ class Rounds(Journal):
         directory, names = self._copies
         # What is imported first may be faster: it is another version every time.
         in_order = [*names.items()][:: 1 if next(self._begun) % 2 == 0 else -1]
-        on_gpu = bool(self.plan.uuid)
-        return measure.Process(subject, directory, cache, dict(in_order), on_gpu)
+        return measure.Process(subject, directory, cache, dict(in_order), not self.plan.arch)
 
     def _take(self, name: str) -> measure.Process:
         ready = self._ready[name]

@@ -121,9 +121,9 @@ def compare(request: Request, unmeasured: Comparison, scratch: Path) -> Comparis
     uuid = gpu_monitor.gpu_uuid() if _uses_gpu(request, machine) else ""
     lock = gpu_monitor.gpu_lock(uuid, request.wait_seconds) if uuid else contextlib.nullcontext()
     with lock:
-        plan = rounds.Plan(
-            subject.__name__, _in_order(request), triton_cache, uuid, request.deadline
-        )
+        arch = "" if uuid else subject.TARGET
+        versions = _in_order(request)
+        plan = rounds.Plan(subject.__name__, versions, triton_cache, uuid, request.deadline, arch)
         journal = scratch / "states" / f"{_name(request, machine)}.jsonl"
         if request.afresh:
             journal.unlink(missing_ok=True)
@@ -161,7 +161,7 @@ def _compare_code(
     first = findings.without(first, findings.too_noisy(first))
     fails = overall(first.families.values(), exact_values) is Answer.FAIL
     if open_ := findings.inconclusive(first, nothing):
-        second = _second_look(request, measured, [], open_, nothing, fails, notes)
+        second = _second_look(measured, [], open_, nothing, fails, notes)
     look = findings.joined(first, second)
     return replace(
         unmeasured,
@@ -232,7 +232,7 @@ def _compare_on_gpu(
     wrong = (*checks.wrong, *first.wrong)
     fails = overall(first.families.values(), exact_values, identical, wrong) is Answer.FAIL
     if open_ := findings.inconclusive(first, identical):
-        second = _second_look(request, measured, right, open_, identical, fails, notes)
+        second = _second_look(measured, right, open_, identical, fails, notes)
 
     look = findings.joined(first, second)
     wrong = (*checks.wrong, *look.wrong)
@@ -330,8 +330,7 @@ def _first_look(
     about them. If the time is too short even for the fewest, measuring begins all the same, and
     another run goes on. That run keeps to the number: with more rounds it would judge twice.
     """
-    arch = "" if measured.plan.uuid else request.subject.TARGET
-    most, job = request.rounds, measure.timing_job(cells, on_host, arch)
+    most, job = request.rounds, measure.timing_job(cells, on_host)
     measured.run("look1", most, job, only=2)
     count = measured.settled("look1") or measured.affordable("look1", most, like="look1")
     if count < MIN_ROUNDS:
@@ -348,7 +347,6 @@ def _first_look(
 
 
 def _second_look(
-    request: Request,
     measured: Rounds,
     cells: Sequence[Cell],
     open_: Set[Key],
@@ -370,8 +368,7 @@ def _second_look(
         reason = "the comparison fails without it"
     elif count >= MIN_ROUNDS:
         say(f"{len(open_)} timings are inconclusive: {count} more rounds of these")
-        arch = "" if measured.plan.uuid else request.subject.TARGET
-        job = measure.timing_job([cell for cell in cells if keys_of(cell) & open_], open_, arch)
+        job = measure.timing_job([cell for cell in cells if keys_of(cell) & open_], open_)
         try:
             measured.run("look2", measured.settle("look2", count), job)
             again = measured.rounds("look2")[:count]
