@@ -1,6 +1,7 @@
 """Measure several versions in turns, in fresh processes; discard and repeat invalid rounds."""
 
 import contextlib
+import hashlib
 import itertools
 import statistics
 import tempfile
@@ -43,8 +44,7 @@ class InvalidRoundError(CouldNotRunError):
 class Plan(NamedTuple):
     """Which versions are measured, and where.
 
-    subject: its module. versions: by name, in the order of round 0; it is reversed in every other
-    round, so that two alternate: A B | B A | A B. cache: Triton's cache directory.
+    subject: its module. versions: by name. cache: Triton's cache directory.
     uuid: of the GPU. deadline: in ``time.monotonic``'s seconds. arch: of the stub driver, to clock
     calls without a GPU.
     """
@@ -57,8 +57,14 @@ class Plan(NamedTuple):
     arch: str = ""
 
     def order(self, number: int) -> list[str]:
-        """The versions of a round in their order."""
-        return list(self.versions)[:: 1 if number % 2 == 0 else -1]
+        """The versions of a round in their order.
+
+        Two rounds have both orders, A B | B A or B A | A B. Which, is drawn: what disturbs every
+        fourth process would otherwise disturb one version alone.
+        """
+        seed = "".join(version.digest for version in self.versions.values())
+        drawn = hashlib.sha256(f"{seed} {number // 2}".encode()).digest()[0]
+        return list(self.versions)[:: 1 if (number + drawn) % 2 == 0 else -1]
 
 
 class Round(NamedTuple):

@@ -122,8 +122,8 @@ def compare(request: Request, unmeasured: Comparison, scratch: Path) -> Comparis
     lock = gpu_monitor.gpu_lock(uuid, request.wait_seconds) if uuid else contextlib.nullcontext()
     with lock:
         arch = "" if uuid else subject.TARGET
-        versions = _in_order(request)
-        plan = rounds.Plan(subject.__name__, versions, triton_cache, uuid, request.deadline, arch)
+        pair = dict(request.pair)
+        plan = rounds.Plan(subject.__name__, pair, triton_cache, uuid, request.deadline, arch)
         journal = scratch / "states" / f"{_name(request, machine)}.jsonl"
         if request.afresh:
             journal.unlink(missing_ok=True)
@@ -437,12 +437,6 @@ def _name(request: Request, machine: _Machine) -> str:
     return f"{versions}-{asked}-{machine['machine']}"
 
 
-def _in_order(request: Request) -> dict[str, checkout.Version]:
-    """The versions, first the one that goes first in the first round."""
-    seed = hashlib.sha256("".join(request.digests.values()).encode()).digest()[0]
-    return {side: request.pair[side] for side in (SIDES if seed % 2 == 0 else SIDES[::-1])}
-
-
 def _header(request: Request, plan: rounds.Plan, machine: _Machine) -> dict:
     return {
         "subject": plan.subject,
@@ -452,7 +446,6 @@ def _header(request: Request, plan: rounds.Plan, machine: _Machine) -> dict:
         "every_cell": request.every_cell,
         "only": sorted(request.only),
         "extension_rounds": EXTENSION_ROUNDS,
-        "first": plan.order(0)[0],
         "machine": dict(machine),
         "gpu": plan.uuid,
         "python": platform.python_version(),

@@ -1,10 +1,10 @@
 """Judge whether timings of two versions differ. Pure: numbers in, verdicts out.
 
-The unit of evidence is a fresh process, which gives one median latency for each timing. Processes
-of the two versions alternate, A B | B A | A B | ..., and a round is one process of each. For a
-timing, round r gives E[r] = log(head / base). If the versions are equally fast, the two processes
-of a round could be swapped, for all timings at once, without changing how likely the outcome was:
-every result here rests on that and assumes nothing about the distribution (``permutation_test``).
+The unit of evidence is a fresh process, which gives one median latency for each timing. A round is
+one process of each version, and two rounds have both orders, A B | B A or B A | A B. For a timing,
+round r gives E[r] = log(head / base). If the versions are equally fast, the two processes of a
+round could be swapped, for all timings at once, without changing how likely the outcome was: every
+result here rests on that and assumes nothing about the distribution (``permutation_test``).
 """
 
 from collections.abc import Sequence, Set
@@ -35,13 +35,12 @@ def judge(
     Effect and interval: the pseudomedian of E and its bounds by signed ranks (``signed_rank``).
     Test: sign flips of E by round, its largest sizes cut, jointly over the timings, step-down
     max-T, once for slower and once for faster (``permutation_test``). Where the processes of both
-    versions are in one of two states, the states are removed before (``bimodal``). The alternating
-    order turns an effect of who comes first into noise of alternating sign. ``rules.answered``
+    versions are in one of two states, the states are removed before (``bimodal``). That the order
+    alternates turns an effect of who comes first into noise of alternating sign. ``rules.answered``
     makes an answer of the numbers.
 
-    base, head: [rounds, timings], seconds a process took, in the order of the rounds; the version
-    that goes first alternates. identical: what has the same machine code on both sides; the mean
-    change and the spread leave it out.
+    base, head: [rounds, timings], seconds a process took, in the order of the rounds. identical:
+    what has the same machine code on both sides; the mean change and the spread leave it out.
 
     Raises ValueError if a value is not finite and positive, or the number of rounds is odd or too
     small for the rules.
@@ -160,9 +159,9 @@ def _control_values(base: np.ndarray, head: np.ndarray) -> np.ndarray:
 
     base, head: logarithms.
 
-    In each block of two rounds, A1 B1 | B2 A2, these are A2 / A1 and B2 / B1. The sign alternates
-    from block to block, so that a steady drift of the machine cancels as it does in E (with an odd
-    number of blocks, but for one block's share of it).
+    In each block of two rounds, such as A1 B1 | B2 A2, these are A2 / A1 and B2 / B1. The sign
+    alternates from block to block, so that a steady drift of the machine cancels as it does in E
+    (with an odd number of blocks, but for one block's share of it).
     """
     signs = (-1.0) ** np.arange(len(base) // 2)[:, None]
     return np.concatenate([signs * (side[1::2] - side[::2]) for side in (base, head)])

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from benchmarks._engine.compare import exact, measure, rounds, selection, session
 from benchmarks._engine.report.markdown import markdown
 from benchmarks._engine.subject import keys_of
+from benchmarks._engine.system.checkout import Version
 from benchmarks._engine.verdict.rules import Answer
 from tests import toy
 from tests.lab import (
@@ -337,14 +339,25 @@ def test_costly_cells_are_checked_where_they_may_have_changed(lab, changed):
 def test_processes_alternate_and_know_their_round(lab):
     lab.versions({}, {})
     assert lab.compare() == PASS
-    names = [behaviour_of(root)["is"] for root, _ in lab.gpu.jobs]
-    first = names[CHECKS]
-    second = {"base": "head", "head": "base"}[first]
-    assert names[CHECKS:] == [first, second, second, first] * (ROUNDS // 2)
+    names = [behaviour_of(root)["is"] for root, _ in lab.gpu.jobs][CHECKS:]
+    orders = {("base", "head", "head", "base"), ("head", "base", "base", "head")}
+    assert {tuple(names[i : i + 4]) for i in range(0, len(names), 4)} <= orders
     tasks = [job["task"] for _, job in lab.gpu.jobs]
     assert tasks == ["check"] * CHECKS + ["measure"] * (ALL - CHECKS)
     pairs = [lab.gpu.jobs[i : i + 2] for i in range(CHECKS, ALL, 2)]
     assert all(one[1] == other[1] for one, other in pairs)
+
+
+def test_which_order_comes_first_is_drawn_from_the_versions():
+    first = {}
+    for digest in ("one", "other"):
+        versions = {name: Version(name, "", digest, Path()) for name in ("base", "head")}
+        plan = rounds.Plan("toy", versions, Path(), "", 0.0)
+        orders = [plan.order(number) for number in range(200)]
+        assert all(orders[i] == orders[i + 1][::-1] for i in range(0, 200, 2))
+        first[digest] = [order[0] for order in orders[::2]]
+        assert 30 < first[digest].count("base") < 70
+    assert first["one"] != first["other"]
 
 
 # --- the reports ----------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from tests.lab import (
     SMALL,
     Killed,
     Lab,
+    behaviour_of,
     both,
     noisy,
 )
@@ -184,8 +185,8 @@ def fake_clock(lab: Lab, monkeypatch):
         ),
         (
             {},
-            "launches did not take the same time in all processes: 2.31 us in base, 2.00 us in "
-            "head",
+            "launches did not take the same time in all processes: "
+            "2.31 us in SLOW, 2.00 us in FAST",
         ),
     ],
     ids=["heat", "clock", "launches"],
@@ -199,6 +200,8 @@ def test_invalid_round_is_repeated_and_reported(lab, during, reason):
     lab.gpu.launch = launch
     assert lab.compare() == PASS
     assert lab.gpu.answered == ALL + 2
+    slow, fast = (behaviour_of(root)["is"] for root, _ in lab.gpu.jobs[CHECKS + 2 : CHECKS + 4])
+    reason = reason.replace("SLOW", slow).replace("FAST", fast)
     assert lab.found.discarded == (f"look1, round 2: {reason}",)
     assert lab.found.rounds == ROUNDS
 
