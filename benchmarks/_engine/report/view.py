@@ -145,9 +145,12 @@ class View:
 
 
 def _scope(comparison: Comparison) -> str:
-    measured = comparison.timings or comparison.wrong or not comparison.exact
+    if comparison.timings:
+        without = any(note.kind == "no GPU" for note in comparison.notes)
+        return "exact values and host times; no GPU was used" if without else ""
     counted = all(_is_code(value) or _is_host(value) for value in comparison.exact)
-    return "exact values only; nothing was timed" if counted and not measured else ""
+    nothing = counted and comparison.exact and not comparison.wrong
+    return "exact values only; nothing was timed" if nothing else ""
 
 
 def _mean(name: str, family: Family) -> Iterable[Mean]:

@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks._engine.compare import exact, findings, selection
+from benchmarks._engine.report.markdown import markdown
 from benchmarks._engine.report.notes import texts
 from benchmarks._engine.subject import keys_of, timings
 from benchmarks._engine.verdict.metrics import HOST_COST
@@ -280,6 +281,8 @@ def test_calls_that_execute_something_else_are_clocked_without_a_gpu(counted, sl
     assert {timing.key.words for timing in comparison.timings} == {CALL}
     assert comparison.rounds and not comparison.clocks and not comparison.wrong
     assert any("1 of them, one of each kind, were clocked" in note for note in counted.notes)
+    headline = markdown(comparison).splitlines()[0]
+    assert headline.endswith(" (exact values and host times; no GPU was used)")
 
 
 def test_a_call_that_is_too_noisy_on_the_cpu_is_left_out_and_the_note_says_so(counted):
