@@ -4,7 +4,7 @@
 installed, and the artifact may be anything: whoever can change what is measured can write it. So
 only what ``artifact`` accepts is shown, and whatever goes wrong is a comment and a status too.
 The caller says which pull request, which commits and which GPU; without a GPU, the report is of
-machine code alone, in a comment of its own. Whether the numbers are true cannot be checked here: a
+what needs none, in a comment of its own. Whether the numbers are true cannot be checked here: a
 pull request whose author is not trusted can forge those too, and the comment says so.
 """
 
