@@ -69,8 +69,9 @@ def _new_length() -> Step:
 
     import rope_triton
 
-    lengths, angles = itertools.count(1001, 2), torch.zeros(4096, 1, 1, _CHANNELS)
-    memory = torch.empty(4096, 1, _HEADS, _CHANNELS, dtype=torch.bfloat16)
+    # So long that a clock does not reach the end.
+    lengths, angles = itertools.count(1001, 2), torch.zeros(1 << 15, 1, 1, _CHANNELS)
+    memory = torch.empty(1 << 15, 1, _HEADS, _CHANNELS, dtype=torch.bfloat16)
 
     def step():
         length = next(lengths)
