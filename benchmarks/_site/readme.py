@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .._engine.system.errors import CouldNotRunError
 from .._engine.system.process import ROOT, SUITE
+from .._studies import pages
 from .._studies.peers import tables, targets
 from .._studies.peers.experiments import Timing
 from .._studies.peers.peers_study import EVIDENCE as SWEEPS
@@ -80,8 +81,7 @@ def marked(text: str) -> list[str]:
 
 def table(titles: Sequence[str], rows: Iterable[Iterable[str]], intro: str = "") -> str:
     """Lines of Markdown: an introduction, if there is one, and a table under it."""
-    lines = [f"| {' | '.join(cells)} |" for cells in (titles, *rows)]
-    lines.insert(1, "|---" * len(titles) + "|")
+    lines = [*pages.table(titles, rows)]
     if intro:
         wrapped = textwrap.wrap(intro, WIDTH, break_long_words=False, break_on_hyphens=False)
         lines = [*wrapped, "", *lines]

@@ -9,7 +9,7 @@ def check_part(output, x, cos_sin, call, direction: str) -> None:
     """Raise AssertionError unless ``output`` is ``x`` rotated, or copied, slice by slice.
 
     ``cos_sin``: of every token, None for a part that is copied. ``call`` is a
-    ``rotation.Rotation``, which says how it pairs and rounds.
+    ``rotation_calls.Rotation``, which says how it pairs and rounds.
     """
     import torch
 
