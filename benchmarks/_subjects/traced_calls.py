@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Callable, Mapping
 
 from .._engine.subject import BACKWARD, FORWARD, Countable
+from .._engine.verdict.metrics import COUNTED
 from .calls import BaseCell
 
-SUITE = "host_cost.Call"
 Step = Callable[[], object]
 _CHANNELS, _HEADS, _TOKENS = 128, 4, 4  # so few elements that PyTorch's own work takes no time
 
@@ -21,7 +21,7 @@ def calls(listed: Mapping[str, BaseCell]) -> dict[tuple[str, tuple[str, str]], C
         for name, cell in listed.items()
         for direction in cell.directions
     }
-    return {(SUITE, params): call for params, call in (counted | OTHERS).items()}
+    return {(COUNTED, params): call for params, call in (counted | OTHERS).items()}
 
 
 def _embedding() -> Step:

@@ -146,27 +146,18 @@ def inconclusive(look: Look, identical: Set[Key]) -> set[Key]:
     }
 
 
-def too_noisy(look: Look) -> set[Key]:
-    """The inconclusive timings of calls of which a clock on the CPU says nothing.
+def without_noise(look: Look) -> Look:
+    """The look without inconclusive timings of calls of which a clock on the CPU says nothing.
 
     PyTorch's own work takes longer there than all that Python does.
     """
-    return {
-        timing.key
-        for family in look.families.values()
-        for timing in rules.inconclusive(family.timings, frozenset())
-        if timing.mde > _MOST_MDE
-    }
-
-
-def without(look: Look, keys: Set[Key]) -> Look:
-    """The look at the other timings."""
-    families = {
-        name: replace(family, timings=left)
-        for name, family in look.families.items()
-        if (left := tuple(timing for timing in family.timings if timing.key not in keys))
-    }
-    return look._replace(families=families)
+    families = {}
+    for name, family in look.families.items():
+        unclear = rules.inconclusive(family.timings, frozenset())
+        noisy = [timing for timing in unclear if timing.mde > _MOST_MDE]
+        if left := tuple(timing for timing in family.timings if timing not in noisy):
+            families[name] = replace(family, timings=left)
+    return look._replace(families=families, rounds=look.rounds if families else 0)
 
 
 def clocks(measured: Sequence[Round]) -> dict[str, str]:

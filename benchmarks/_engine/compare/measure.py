@@ -51,10 +51,10 @@ from ..measure import (
     inputs,
     timed_cell,
 )
-from ..subject import BACKWARD, FORWARD, Cell, Countable, Subject, load, metric
+from ..subject import Cell, Countable, Subject, load, metric
 from ..system import copies, process
 from ..system.errors import CouldNotRunError
-from ..verdict.metrics import FAMILIES, HOST_CALL, IMPORT
+from ..verdict.metrics import COUNTED, FAMILIES, HOST_CALL, IMPORT
 from ..verdict.rules import Key
 
 # The process is the unit: what varies within one needs no more than this. Each sample is of another
@@ -238,10 +238,10 @@ def _clock(subject: Subject, names: Mapping[str, str], calls: list, arch: str, s
     two versions of a comparison have the noise of one block in common. Each has beside it the
     geometric mean over the versions in its block.
     """
-    calls_of: dict[tuple, Countable] = {
-        key: (one.cell, one.direction) for key, one in subject.eager().items()
+    calls_of = {
+        (HOST_CALL if suite == COUNTED else suite, params): call
+        for (suite, params), call in host_cost.all_calls(subject).items()
     }
-    calls_of |= {(HOST_CALL, params): one for (_, params), one in subject.host_calls().items()}
     asked = {(name, tuple(params)): calls_of[name, tuple(params)] for name, params in calls}
     answers = {version: _Answers() for version in names}
     if arch:
@@ -296,7 +296,7 @@ def _eager(key: tuple, call: Countable, on_cpu: bool) -> host_time.EagerCall:
     if key[0] != HOST_CALL and not on_cpu:
         assert isinstance(call, tuple)
         return host_time.eager_call(*call)
-    direction = BACKWARD if "backward" in (*key[1], key[0].rpartition("_")[2]) else FORWARD
+    direction = call[1] if isinstance(call, tuple) else key[1][-1]
     make = host_cost.step if on_cpu else host_time.on_gpu
     return host_time.counted_call(make(call), direction)
 

@@ -1,6 +1,7 @@
 """Measure several versions in turns, in fresh processes; discard and repeat invalid rounds."""
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import statistics
@@ -92,7 +93,6 @@ class Rounds(Journal):
         super().__init__(path, header)
         self.plan = plan
         self._ready: dict[str, list[measure.Process]] = {n: [] for n in (*plan.versions, TOGETHER)}
-        self._copies: tuple[Path, dict[str, str]] | None = None
         self._begun = itertools.count()  # processes of all versions
         self._scratch = tempfile.TemporaryDirectory()
         self._checking: dict[str, tuple[measure.Process, Future[dict]]] = {}  # by name
@@ -278,14 +278,17 @@ class Rounds(Journal):
         subject, versions, cache = self.plan.subject, self.plan.versions, self.plan.cache
         if name != TOGETHER:
             return measure.Process(subject, versions[name].root, cache)
-        if self._copies is None:
-            roots = {version: one.root for version, one in versions.items()}
-            directory = Path(self._scratch.name)
-            self._copies = directory, copies.write(load(subject).PACKAGE, roots, directory)
-        directory, names = self._copies
         # What is imported first may be faster: it is another version every time.
-        in_order = [*names.items()][:: 1 if next(self._begun) % 2 == 0 else -1]
-        return measure.Process(subject, directory, cache, dict(in_order), not self.plan.arch)
+        names = dict([*self._names.items()][:: 1 if next(self._begun) % 2 == 0 else -1])
+        directory = Path(self._scratch.name)
+        return measure.Process(subject, directory, cache, names, not self.plan.arch)
+
+    @functools.cached_property
+    def _names(self) -> dict[str, str]:
+        """By version, the name of the copy of its package, all of which are written now."""
+        roots = {name: version.root for name, version in self.plan.versions.items()}
+        package, directory = load(self.plan.subject).PACKAGE, Path(self._scratch.name)
+        return copies.write(package, roots, directory)
 
     def _take(self, name: str) -> measure.Process:
         ready = self._ready[name]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..machine_code.facts import Facts
 from ..machine_code.host_cost import HostCost
 from ..subject import Cell, keys_of
-from ..verdict.metrics import HOST_CALL, STARTS
+from ..verdict.metrics import COUNTED, HOST_CALL, STARTS
 from ..verdict.note import Note
 from ..verdict.rules import FAMILIES, Answer, Key
 from .exact import Code, compare
@@ -176,7 +176,7 @@ def to_clock(code: Mapping[str, Code]) -> set[Key]:
     """
     kinds: dict[tuple, list[tuple[int, Key]]] = {}
     for key, (base, head) in _differing(code).items():
-        if f"{key.metric}.track_seconds" == HOST_CALL:
+        if key.metric == COUNTED:
             counts = (after - before for before, after in zip(base[1:], head[1:], strict=True))
             kinds.setdefault((key.params[-1], *counts), []).append((base.nominal_ns, key))
     most = sorted(kinds.values(), key=lambda calls: (-len(calls), min(calls)))[:_MOST_CLOCKED]

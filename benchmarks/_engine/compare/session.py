@@ -158,7 +158,7 @@ def _compare_code(
     if on_host := selection.changed_on_host(code, request.on_host):
         with contextlib.suppress(rounds.BudgetError):  # the report says that no clock was used
             first = _first_look(request, measured, [], on_host, nothing, notes)
-    first = findings.without(first, findings.too_noisy(first))
+    first = findings.without_noise(first)
     fails = overall(first.families.values(), exact_values) is Answer.FAIL
     if open_ := findings.inconclusive(first, nothing):
         second = _second_look(measured, [], open_, nothing, fails, notes)

@@ -157,7 +157,9 @@ def require(condition: object, otherwise: str) -> None:
 
 
 def _require_machine_code_only(comparison: Comparison) -> None:
-    timed = [comparison.families.keys() - {"host"}, comparison.discarded, comparison.clocks]
+    unjudged = comparison.rounds and not comparison.families
+    families = comparison.families.keys() - {"host"}
+    timed = [families, unjudged, comparison.discarded, comparison.clocks]
     of_timings = [comparison.identical, comparison.represented, comparison.wrong]
     none = not any([*timed, *of_timings])
     require(none, "machine code alone was to be compared, it has what needs a GPU")

@@ -47,14 +47,16 @@ CODE = {
 }
 """Facts of machine code, by name."""
 
-_COUNTED = {
+COUNTED = "host_cost.Call"
+"""asv's class of calls that are only counted on the host."""
+_COUNTS = {
     # A sum with fixed weights: less may be what the weights are off. See ``rules.MOST_NS``.
     "nominal_ns": Unit("ns", "smaller", exact=True, gates=True, tolerance=0.1),
     "operators": Unit("operators", "smaller", exact=True, gates=True),
     "launches": LAUNCHES,
 }
 HOST_COST = {
-    **{f"host_cost.Call.track_{name}": unit for name, unit in _COUNTED.items()},
+    **{f"{COUNTED}.track_{name}": unit for name, unit in _COUNTS.items()},
     "host_cost.Import.track_bytecodes": Unit("bytecodes", "smaller", True, True, tolerance=0.1),
 }
 """By metric: what a call and the import do on the host, see ``host_cost.HostCost``."""
@@ -63,7 +65,7 @@ IMPORT, COMPILE, WARM_START, OWN_START = (
     f"host.FirstCall.track_{name}" for name in ("import", "compile", "warm_start", "own_start")
 )
 STARTS = IMPORT, COMPILE, WARM_START, OWN_START
-HOST_CALL = "host_cost.Call.track_seconds"
+HOST_CALL = f"{COUNTED}.track_seconds"
 """A call that is only counted, unless it executes something else in two versions."""
 UNITS: dict[str, Unit] = dict.fromkeys((*STARTS, HOST_CALL), SECONDS)
 """By metric: how a process starts, calls on the host, and what :func:`register` adds."""

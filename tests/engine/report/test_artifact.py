@@ -239,6 +239,7 @@ NOT_CODE_ALONE = {
         document(job_of_code, reproduce=REQUEST.command),
         "it gives another command",
     ),
+    "rounds that nothing was judged by": (document(job_of_code, rounds=12), TIMED),
     "no variants": (
         document(job_of_code, exact=document(job_of_code)["exact"][:1]),
         "a pass lacks .*codegen.Variants.track_variants",
