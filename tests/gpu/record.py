@@ -19,6 +19,9 @@ RECORD = ROOT / "benchmarks" / "evidence" / "gpu-tests.json"
 TESTED = ("rope_triton", "tests")
 """What the record has digests of: results of other content say nothing of this one."""
 
+OUTCOMES = "passed", "failed", "error", "skipped", "rerun"
+"""What is counted; a test that passed in its second run is among the passed and the rerun ones."""
+
 _MARK = re.compile(r"^(pytestmark|@).*mark\.gpu", re.MULTILINE)
 
 COMMAND = "python -m pytest -m gpu -n auto --dist worksteal"
@@ -85,7 +88,7 @@ def write(
     stored[machine["machine"]] = {
         **{key: machine[key] for key in ("gpu", "driver", "torch", "triton")},
         **now,
-        **{outcome: counts.get(outcome, 0) for outcome in ("passed", "failed", "error", "skipped")},
+        **{outcome: counts.get(outcome, 0) for outcome in OUTCOMES},
     }
     text = json.dumps(stored, indent=1, sort_keys=True)
     path.write_text(f"{text}\n", encoding="utf-8")

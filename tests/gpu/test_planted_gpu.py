@@ -34,16 +34,16 @@ def seconds(root: Path) -> list[float]:
 
 def test_a_kernel_waits_in_proportion(tmp_path):
     given = types.SimpleNamespace(base=checkout.from_working_tree(ROOT, tmp_path), sources=tmp_path)
-    # Of a step: a half, which only the mean over calls can have, twenty, and forty.
-    waits = [128, 20 * 256, 40 * 256]
+    # Of a step: a half, which only the mean over calls can have, 200, and 400.
+    waits = [128, 200 * 256, 400 * 256]
     roots = [planted.plant("slow", given, dict.fromkeys(KEYS, wait)).root for wait in waits]
     none = seconds(planted.plant("none", given, {}).root)
     half, some, twice = (
         [one - other for one, other in zip(seconds(root), none, strict=True)] for root in roots
     )
     for direction in range(2):
-        step = twice[direction] / 40
+        step = twice[direction] / 400
         assert 2e-9 < step < 200e-9
-        assert some[direction] == pytest.approx(20 * step, rel=0.15)
-        # Medians of two processes differ by a step, which is 0.6 % of such a call.
-        assert -3 * step < half[direction] < 4 * step
+        assert some[direction] == pytest.approx(200 * step, rel=0.15)
+        # Medians of two processes differ by a step, and by 0.33 us if another GPU begins to work.
+        assert abs(half[direction]) < 4 * step + 0.4e-6
