@@ -69,6 +69,11 @@ class Request(NamedTuple):
         return {side: self.pair[side].digest for side in SIDES}
 
     @property
+    def times_same(self) -> bool:
+        """Whether a clock is asked of what is the same in both versions, too."""
+        return self.every_cell or bool(self.only) or len({*self.digests.values()}) == 1
+
+    @property
     def roots(self) -> dict[str, Path]:
         """The directory that holds the package of each version."""
         return {side: self.pair[side].root for side in SIDES}
@@ -205,11 +210,10 @@ def _compare_on_gpu(
     checks = findings.judge_checks(answers, checked)
     same_code = known and len(identical) == len(facts[BASE])
     identical |= selection.alike_on_host(code, same_code)
-    on_host = {*request.wanted_on_host} - identical
+    on_host = {*request.wanted_on_host} - (set() if request.times_same else identical)
     on_host |= {key for key in selection.to_clock(code) if not request.only or key in request.only}
-    # A clock has nothing to say where all that runs is the same.
-    unchanged = same_code and not on_host and not request.only and not request.every_cell
-
+    # A clock has nothing to say of the GPU where all that it runs is the same.
+    unchanged = same_code and not request.times_same
     chosen = [] if unchanged else _choose(request, measured, cells, facts)
     left = selection.left(cells, facts, chosen)
     same = [cell for cell in cells if keys_of(cell) <= identical]
@@ -221,7 +225,7 @@ def _compare_on_gpu(
         raise NothingToTimeError(f"no cell is right in both versions: {reasons}")
 
     first = second = findings.no_look()
-    if right or (request.only and on_host):
+    if right or (on_host and (unchanged or request.only)):
         first = _first_look(request, measured, right, on_host, identical, notes)
     values = {side: one.values for side, one in code.items()}
     clock_decides = "gpu" in first.families
@@ -394,7 +398,7 @@ def _lost(
     judged = [cell for cell in of_both if keys_of(cell) <= look.judged]
     lost = _untimed(selection.left(of_both, facts, judged).untimed - look.mended, "not timed")
     # No machine code says what the host does: where the sources differ, all of it may.
-    if len(set(request.digests.values())) > 1:
+    if len({*request.digests.values()}) > 1:
         lost += _untimed(look.lost_on_host, "no host time")
     return lost
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks._engine.compare import exact, measure, rounds, selection, session
+from benchmarks._engine.compare import exact, measure, rounds, session
 from benchmarks._engine.report.markdown import markdown
 from benchmarks._engine.subject import keys_of
 from benchmarks._engine.system.checkout import Version
@@ -269,7 +269,8 @@ def test_same_machine_code_overrules_noise_and_forbids_a_slowdown(lab, slower):
     lab.versions({"code": "ret"}, {"code": "ret"} | ({"slower": {SMALL: 1.05}} if slower else {}))
     if not slower:
         lab.gpu.noise = lambda subject, number: 0.01 if subject.metric in HOST else 0.2
-    assert lab.compare() == (CANNOT_TELL if slower else PASS)
+    status = lab.compare("base", "head", "--every-cell")
+    assert status == (CANNOT_TELL if slower else PASS)
     assert len(lab.found.identical) == 8
     assert lab.found.families["gpu"].mean is None
     assert lab.found.families["host"].mean.timings == len(lab.found.families["host"].timings)
@@ -277,15 +278,14 @@ def test_same_machine_code_overrules_noise_and_forbids_a_slowdown(lab, slower):
 
 
 @pytest.mark.parametrize("every", [False, True])
-def test_of_the_same_machine_code_a_sample_is_timed(lab, monkeypatch, every):
-    monkeypatch.setattr(selection, "SAME_CODE_CELLS", 1)
+def test_nothing_is_timed_on_the_gpu_where_all_machine_code_is_the_same(lab, every):
     lab.versions({"code": "ret"}, {"code": "ret"})
     assert lab.compare("base", "head", *["--every-cell"] * every) == PASS
     result = lab.found
     timed = {t.key for t in result.timings if t.key in result.identical}
-    cells = {subject.params for subject in result.identical}
-    assert len(result.identical) == 8 and len({s.params for s in timed}) == (4 if every else 1)
-    noted = f"{len(cells) - 1} of {len(cells)} cells with the same machine code were not timed"
+    assert len(result.identical) == 8 and len({s.params for s in timed}) == (4 if every else 0)
+    assert [*result.families] == ["gpu", "host"][not every :]
+    noted = "4 of 4 cells with the same machine code were not timed"
     assert any(note.startswith(noted) for note in lab.notes) == (not every)
     assert ("--every-cell" in result.reproduce) == every
 
