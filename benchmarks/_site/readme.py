@@ -355,7 +355,7 @@ def _versions(record: Mapping[str, str]) -> str:
 def simulation() -> str:
     """A row for each kind of noise, in percent."""
     stored = json.loads((EVIDENCE / "simulation.json").read_bytes())
-    shares = {name: run["figures"] for name, run in stored["runs"]["today"].items()}
+    shares = {name: run["figures"] for name, run in stored["models"].items()}
     rows = [
         (noise, *(f"{100 * share:.3g}" for share in shares[name].values()))
         for name, noise in stored["noise"].items()

@@ -16,8 +16,8 @@ from .metrics import FAMILIES as FAMILIES
 MIN_ROUNDS, MAX_ROUNDS = 10, 62
 """The fewest rounds that can be significant by the rules below, and the most that are tested."""
 
-MAX_INCONCLUSIVE_SHARE = 0.05
-"""Share of a family's changed timings that may be inconclusive in a pass."""
+MAX_INCONCLUSIVE_SHARE, ONE_OF = 0.05, 10
+"""Share of a family's changed timings that may be inconclusive in a pass; one of ten may be."""
 
 SPREAD_ALPHA, SPREAD_RATIO, SPREAD_MORE = 0.001, 1.5, 0.002
 """The head varies more than the base if that is significant at this level, of one look at one
@@ -302,12 +302,13 @@ def suspicious(timing: Timing) -> bool:
 def too_inconclusive(timings: Iterable[Timing], identical: Set[Key]) -> bool:
     """Whether the inconclusive timings of a family forbid a pass.
 
-    They do if one of them looks slower, or if they are more than 5 % of what changed. Identical
-    machine code is not counted: it says nothing about what changed.
+    They do if one of them looks slower, or if they are more than 5 % of what changed, and more than
+    one of ten or more. Identical machine code is not counted: it says nothing about what changed.
     """
     differing = changed(timings, identical)
     unclear = inconclusive(differing, identical)
-    return len(unclear) > MAX_INCONCLUSIVE_SHARE * len(differing) or any(map(suspicious, unclear))
+    allowed = max(MAX_INCONCLUSIVE_SHARE * len(differing), len(differing) >= ONE_OF)
+    return len(unclear) > allowed or any(map(suspicious, unclear))
 
 
 def varies_more(spread: Spread | None) -> bool:

@@ -29,9 +29,6 @@ from .bench import AA_ROUNDS, ROUNDS, Document
 
 POOL, _POOL_IS = "pool", "the rounds of aa.json, drawn with replacement"
 MODELS = [*noise.MODELS, POOL]
-TODAY = "today"
-"""The run of the judge as it is; other runs of the file are of former judges, by commit."""
-
 # A change of these is another judge, or other noise.
 _JUDGING = ("_engine/verdict/*.py", "_engine/compare/findings.py", "_studies/reliability/noise.py")
 _MODEL_SECONDS = 120.0  # an estimate, on two cores
@@ -44,8 +41,8 @@ class Scenario(NamedTuple):
 
     size: the slowdown, a share; None: what a comparison under the same noise gives as the minimum
     detectable effect. changed: how many GPU timings changed, None: all; the others run the same
-    machine code. slower: how many timings of the family became slower. replicates: how many
-    comparisons are simulated.
+    machine code, and if all do, none is timed. slower: how many timings of the family became
+    slower. replicates: how many comparisons are simulated.
     """
 
     size: float | None
@@ -64,6 +61,8 @@ SCENARIOS = {
     "one changed": Scenario(0.01, 1, 1, 200),
     "eight changed": Scenario(0.01, 8, 8, 30),
     "host plus 5": Scenario(0.05, None, 1, 50, "host"),
+    "Python": Scenario(0.0, 0, 0, 200),
+    "Python plus 5": Scenario(0.05, 0, 1, 100, "host"),
 }
 
 
@@ -82,17 +81,17 @@ class Simulator:
         """A comparison, whose seed follows from the model, the scenario and the replicate.
 
         The answers after the first look and after both, and whether a slower timing failed, each a
-        letter as :func:`outcomes` has them; the share of GPU timings whose interval of the first
-        look holds the truth.
+        letter as :func:`outcomes` has them; the share of GPU timings, or of all if these are none,
+        whose interval of the first look holds the truth.
         """
         asked = SCENARIOS[scenario]
         seed = [MODELS.index(self.model), list(SCENARIOS).index(scenario), replicate]
         generator = np.random.default_rng(seed)
         gpu = generator.permutation(self._columns["gpu"])
-        same = gpu[asked.changed or len(gpu) :]
+        same = gpu[len(gpu) if asked.changed is None else asked.changed :]
         slower = (gpu if asked.family == "gpu" else self._columns[asked.family])[: asked.slower]
         # Of what runs the same machine code a sample is timed, in both directions.
-        untimed = same[2 * selection.SAME_CODE_CELLS :]
+        untimed = same[2 * selection.SAME_CODE_CELLS if asked.changed != 0 else 0 :]
         subjects = self._pool.subjects
         identical = frozenset(subjects[column] for column in same)
         timed = frozenset(subjects) - {subjects[column] for column in untimed}
@@ -138,10 +137,16 @@ class Simulator:
             swapped = generator.integers(2, size=(rounds, 1)) == 1
             return np.where(swapped, other, one), np.where(swapped, one, other)
         processes = np.zeros((2 * rounds, len(self._usual)))
-        draws = noise.MODELS[self.model].draw, noise.host_calls, noise.first_calls
-        for columns, draw in zip(self._columns.values(), draws, strict=True):
-            processes[:, columns] = draw(generator, rounds, self._usual[columns])
-        return noise.in_turns(processes)
+        of_head, model = noise.drawn_order(generator, rounds), noise.MODELS[self.model]
+        host_calls = functools.partial(noise.host_calls, noise=model.host)
+        for family, draw in (
+            ("gpu", model.draw),
+            ("host", host_calls),
+            ("start", noise.first_calls),
+        ):
+            columns = self._columns[family]
+            processes[:, columns] = draw(generator, of_head, self._usual[columns])
+        return noise.by_version(processes, of_head)
 
     @functools.cached_property
     def _noise(self) -> np.ndarray:
@@ -162,7 +167,7 @@ class Simulator:
 
     def _covered(self, look: findings.Look, planted: np.ndarray) -> float:
         truth = dict(zip(self._pool.subjects, np.expm1(planted + self._centres), strict=True))
-        timings = look.families["gpu"].timings
+        timings = look.families.get("gpu", look.families["host"]).timings
         return statistics.fmean(t.low <= truth[t.key] <= t.high for t in timings)
 
 
@@ -202,6 +207,10 @@ FIGURES = {
     "one changed, +1 % passes": ("one changed", "both", "p"),
     "eight changed, +1 % pass": ("eight changed", "both", "p"),
     "a host call, +5 % fails": ("host plus 5", "failed", "+"),
+    "a host call, +5 % passes": ("host plus 5", "both", "p"),
+    "Python alone, cannot tell": ("Python", "both", "c"),
+    "Python alone, fails": ("Python", "both", "f"),
+    "Python alone, +5 % in a call fails": ("Python plus 5", "failed", "+"),
 }
 """Columns of the table: the share of a scenario's comparisons whose outcome has this letter."""
 
@@ -246,9 +255,8 @@ class Simulation(Document):
         return [Task(model, _MODEL_SECONDS, functools.partial(simulate, model)) for model in left]
 
     def document(self, header: dict, entries: list[dict], stored: dict) -> dict:
-        """The outcomes, beside those of former judges that the file has."""
         by_model = {entry["model"]: entry for entry in entries}
-        today = {
+        models = {
             model: {"figures": figures(by_model[model])}
             | {name: by_model[model][name] for name in SCENARIOS}
             for model in MODELS
@@ -258,7 +266,7 @@ class Simulation(Document):
             "command": header["command"],
             "noise": {name: model.what for name, model in noise.MODELS.items()} | {POOL: _POOL_IS},
             "unlike": [name for name, model in noise.MODELS.items() if not model.alike],
-            "runs": stored.get("runs", {}) | {TODAY: today},
+            "models": models,
         }
 
     def lines(self, header: dict, entries: list[dict]) -> Iterator[str]:
