@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from ..system.untrusted import Text
@@ -57,16 +58,23 @@ class Cubin(NamedTuple):
 
 
 def cubin(binary: bytes, processor: str) -> Cubin:
-    """The instructions of an ELF file, and what they use.
+    """The instructions of an ELF file, and what they use, which is kept in Triton's cache.
 
     Raises RuntimeError if NVIDIA's tool fails; its message is in the error.
     """
-    import triton  # not at the top: asv imports this module where seconds of start-up count
+    # Not at the top: asv imports this module where seconds of start-up count.
+    import triton
+    from triton.runtime.cache import get_cache_manager
 
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(binary)
-        file.flush()
-        usage = _output_of(triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name)
+    kept = get_cache_manager(hashlib.sha256(b"usage" + binary).hexdigest())
+    path = kept.get_file("usage")
+    if path is None:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(binary)
+            file.flush()
+            usage = _output_of(triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name)
+        path = kept.put(usage, "usage", binary=False)
+    usage = Path(path).read_text(encoding="utf-8")
     return Cubin(processor, usage, tuple(code.hex() for code in _functions(binary)))
 
 

@@ -37,6 +37,7 @@ HostKey = tuple[str, tuple[str, ...]]
 """A metric or class of asv, and parameters."""
 
 _HOST_GROUP = 60  # calls whose host cost is counted in a process
+_FEWEST_JOBS = 20  # of a process that compiles: to fork one takes as long as ten that are cached
 
 
 class Compiled(NamedTuple):
@@ -131,13 +132,22 @@ def _host_jobs(subject: Subject) -> dict[HostKey, tuple]:
 
 
 def _groups(jobs: dict[Compiled, tuple]) -> list[list[tuple]]:
-    """The jobs by what they have code in common with, to be compiled once; the longest first."""
+    """The jobs by what they have code in common with, to be compiled once; the longest first.
+
+    Small groups share a process.
+    """
     groups: dict[tuple, list[tuple]] = {}
     for call, job in jobs.items():
         words = [text for text in call.cell.params if not _is_number(text)]
         groups.setdefault((call.target, call.cell.suite, *words), []).append(job)
     # No core is left with a long one at the end.
-    return sorted(groups.values(), key=len, reverse=True)
+    packed: list[list[tuple]] = []
+    for group in sorted(groups.values(), key=len, reverse=True):
+        full = not packed or len(packed[-1]) >= _FEWEST_JOBS
+        if full or packed[-1][0][:3] != group[0][:3]:  # of another architecture
+            packed.append([])
+        packed[-1].extend(group)
+    return packed
 
 
 def _is_number(text: str) -> bool:

@@ -16,7 +16,11 @@ from .stub_driver import Launch, StubDriver
 
 
 def prepare(subject: str) -> None:
-    """Do once what each process of a pool would repeat: what the first calls import."""
+    """Do once what each process of a pool would repeat: what the first calls import and ask."""
+    from triton.compiler import make_backend
+
+    for arch in load(subject).TARGETS:
+        make_backend(StubDriver(arch).get_current_target()).hash()  # runs ptxas for its version
     for group in load(subject).listed():
         with contextlib.suppress(Exception):  # a process that makes the call says why
             group[0].call("meta")
