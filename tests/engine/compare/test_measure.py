@@ -23,7 +23,7 @@ from tests.lab import IMPORT, LAUNCHES, UUID
 # What the process asks of torch for a job without cells, on a machine that has a GPU but none for
 # the host's metrics. The real one takes seconds to import.
 FAKE_TORCH = f"""
-get_num_threads, set_num_threads = lambda: 16, lambda count: None
+set_num_threads = lambda count: None
 class cuda:
     is_available = staticmethod(lambda: False)
     current_device = staticmethod(lambda: 0)
