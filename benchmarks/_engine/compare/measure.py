@@ -267,6 +267,8 @@ def _clock(subject: Subject, names: Mapping[str, str], calls: list, arch: str, s
     of_all = {key: versions for key, versions in made.items() if len(versions) == len(names)}
     samples = host_time.times_in_turns(of_all, random.Random(seed).shuffle)
     for (name, params), of_versions in samples.items():
+        if isinstance(of_versions, Exception):
+            raise of_versions
         means = [*map(statistics.geometric_mean, zip(*of_versions.values(), strict=True))]
         for number, version in enumerate(names):
             half, row = slice(min(number, 1), None, 2), [name, list(params)]

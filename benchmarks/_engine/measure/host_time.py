@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import itertools
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
@@ -72,47 +71,43 @@ def counted_call(function: Callable[[], object], direction: str) -> EagerCall:
 
 
 def times(calls: Mapping[_Key, EagerCall]) -> dict[_Key, list[float] | Exception]:
-    """Host seconds of each call, ``BLOCKS`` samples, a block of each in turns.
-
-    So a host that is slow for a while spoils few samples of any call. After a fault that ends the
-    use of the GPU there are only failures.
-    """
-    samples: dict[_Key, list[float]] = {key: [] for key in calls}
-    failures: dict[_Key, list[float] | Exception] = {}
-    with _uncollected():
-        for key, call in itertools.chain.from_iterable([calls.items()] * BLOCKS):
-            if key in failures:
-                continue
-            seconds = cell_outcomes.attempt(_block_seconds, call)
-            if isinstance(seconds, Exception):
-                failures[key] = seconds
-                if cell_outcomes.ends_use(seconds):
-                    return failures
-            else:
-                samples[key].append(seconds)
-    return {**samples, **failures}
+    """``BLOCKS`` host seconds of each call, or what it raised, see :func:`times_in_turns`."""
+    alone = {key: {"": call._replace(blocks=BLOCKS)} for key, call in calls.items()}
+    answers = times_in_turns(alone, lambda order: None)
+    return {
+        key: answer if isinstance(answer, Exception) else answer[""]
+        for key, answer in answers.items()
+    }
 
 
 def times_in_turns(
     calls: Mapping[_Key, Mapping[str, EagerCall]], shuffle: Callable[[list], None]
-) -> dict[_Key, dict[str, list[float]]]:
+) -> dict[_Key, dict[str, list[float]] | Exception]:
     """Host seconds of several versions of each call, by version: a block of each after the other.
 
-    ``shuffle`` draws their order, block by block. A block of each call in turns, as in
-    :func:`times`. Raises what a call raises.
+    ``shuffle`` draws their order, block by block. A block of each call in turns, so a host that is
+    slow for a while spoils few samples of any call. What a version raises is the call's answer;
+    after a fault that ends the use of the GPU there are only such answers.
     """
     samples: dict[_Key, dict[str, list[float]]] = {
         key: {version: [] for version in versions} for key, versions in calls.items()
     }
+    failures: dict[_Key, dict[str, list[float]] | Exception] = {}
     blocks = {key: max(call.blocks for call in calls[key].values()) for key in calls}
     with _uncollected():
         for block in range(max(blocks.values(), default=0)):
-            for key in (key for key in calls if block < blocks[key]):
+            for key in (key for key in calls if block < blocks[key] and key not in failures):
                 order = [*calls[key].items()]
                 shuffle(order)
                 for version, call in order:
-                    samples[key][version].append(_block_seconds(call))
-    return samples
+                    seconds = cell_outcomes.attempt(_block_seconds, call)
+                    if isinstance(seconds, Exception):
+                        failures[key] = seconds
+                        if cell_outcomes.ends_use(seconds):
+                            return failures
+                        break
+                    samples[key][version].append(seconds)
+    return {**samples, **failures}
 
 
 def _block_seconds(call: EagerCall) -> float:
