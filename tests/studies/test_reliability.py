@@ -42,7 +42,7 @@ def test_document_says_how_it_was_made_and_by_which_rules_it_was_judged(name):
 
 def test_runs_of_a_version_against_itself_are_what_the_pool_says_and_none_failed():
     document = DOCUMENTS["aa"]
-    again = repeats.document(Pool.from_json(document["pool"]))
+    again = repeats.document(Pool.from_json(document["pool"]), document["again"])
     assert {key: again[key] for key in ("how", "pool")} == {
         key: document[key] for key in ("how", "pool")
     }
@@ -161,6 +161,22 @@ def test_runs_are_made_in_parts_and_no_round_counts_twice(gpu, capsys):
         assert rows[: 3 * AA_ROUNDS] == first["pool"]["seconds"][name]
         assert len(rows) == RUNS * AA_ROUNDS and rows[:AA_ROUNDS] != rows[-AA_ROUNDS:]
     assert document(gpu, directory="evidence") == whole
+
+
+def test_what_is_inconclusive_of_a_run_is_measured_anew(gpu):
+    again = session.EXTENSION_ROUNDS
+    gpu.left, gpu.noisy = RUN + 4 * again, RUN
+    assert study("aa") == 1
+    assert gpu.measured == {"aa-1", "look2-aa-1", "aa-2"} and gpu.left == 0
+    (run,), (pool,) = (document(gpu)[key] for key in ("comparisons", "again"))
+    assert run["inconclusive_first"] == 2 and not run["inconclusive"] + run["failed"]
+    assert (run["first"], run["answer"]) == ("cannot tell", "pass")
+    assert len(pool["subjects"]) == 2 and len(pool["seconds"]["one"]) == again
+
+
+def test_a_run_times_calls_of_every_kind():
+    suites = {cell.suite for cell in repeats.timed_cells()}
+    assert suites == {"rope", "paths", "surface", "modules", "model_calls"}
 
 
 def test_one_mutant_is_made_alone(gpu):

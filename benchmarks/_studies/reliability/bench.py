@@ -3,19 +3,20 @@
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 
 import numpy as np
 
-from ..._engine.compare import exact, session
+from ..._engine.compare import exact, measure, session
 from ..._engine.compare.pool import Pool
 from ..._engine.compare.rounds import Plan, Rounds
 from ..._engine.machine_code import worker_pool
-from ..._engine.subject import DEFAULT, load, timings
+from ..._engine.subject import DEFAULT, Cell, keys_of, load, timings
 from ..._engine.system import checkout
 from ..._engine.system.files import write_atomically
 from ..._engine.verdict import rules
+from ..._engine.verdict.rules import Key
 from ..._subjects.rope.cells import RopeCell, grid_cell
 from ..._subjects.rope.grid import GRIDS, cells_of
 from ..runner import Part, Place
@@ -58,6 +59,16 @@ class Bench:
         # To 5 digits: that is far below the noise, and half of a file.
         seconds = {name: _to_five_digits(rows) for name, rows in pool.seconds.items()}
         return Pool(pool.subjects, seconds)
+
+    def second_look(
+        self, name: str, versions: Versions, cells: Iterable[Cell], unclear: Set[Key]
+    ) -> Pool:
+        """What is inconclusive, measured anew as in a comparison: that decides then."""
+        job = measure.timing_job([cell for cell in cells if keys_of(cell) & unclear], unclear)
+        pool = self.pool(f"look2-{name}", versions, session.EXTENSION_ROUNDS, job)
+        columns = [column for column, key in enumerate(pool.subjects) if key in unclear]
+        seconds = {side: rows[:, columns] for side, rows in pool.seconds.items()}
+        return Pool([pool.subjects[column] for column in columns], seconds)
 
     def _compile(self, plan: Plan, job: dict) -> None:
         """Fill Triton's cache on all cores; a timing process compiles one kernel at a time."""

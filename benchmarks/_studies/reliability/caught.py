@@ -1,13 +1,12 @@
 """The study ``mutants``: which known bad changes a comparison catches."""
 
 import functools
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..._engine.compare import exact, measure, session
+from ..._engine.compare import exact, measure
 from ..._engine.compare.findings import facts_of
 from ..._engine.compare.pool import Pool
-from ..._engine.subject import keys_of
 from ..._engine.system import checkout
 from ..._engine.verdict import rules
 from ..._engine.verdict.rules import FAMILIES, Answer, Exact, Key, Timing
@@ -24,7 +23,6 @@ from .bench import (
     SUBJECT,
     Bench,
     Document,
-    Versions,
     header_of,
     small_grid,
 )
@@ -97,21 +95,11 @@ class Caught(Document):
                 doubts = rules.inconclusive(timings, frozenset())
                 unclear = {timing.key for timing in doubts if one.concerns(timing.key)}
                 if unclear and not failed[one.name]:
-                    pools[one.name] = self._second_look(one.name, versions, cells, unclear)
+                    pair = {side: versions[side] for side in ("base", one.name)}
+                    pools[one.name] = bench.second_look(one.name, pair, cells, unclear)
                     failed[one.name] = slower(one.name, pools[one.name])
         commit = bench.base.sha
         keep(*(outcome(one, commit, failed[one.name], pools.get(one.name)) for one in several))
-
-    def _second_look(
-        self, name: str, versions: Versions, cells: Sequence[BaseCell], unclear: Set[Key]
-    ) -> Pool:
-        """What is inconclusive is measured anew, and that decides, as in a comparison."""
-        job = measure.timing_job([cell for cell in cells if keys_of(cell) & unclear], unclear)
-        pair = {side: versions[side] for side in ("base", name)}
-        pool = self.bench.pool(f"look2-{name}", pair, session.EXTENSION_ROUNDS, job)
-        columns = [column for column, key in enumerate(pool.subjects) if key in unclear]
-        seconds = {side: rows[:, columns] for side, rows in pool.seconds.items()}
-        return Pool([pool.subjects[column] for column in columns], seconds)
 
     def document(self, header: dict, entries: list[dict], stored: dict) -> dict:
         """The outcomes beside those of other mutants that the file has by the same rules."""
