@@ -13,7 +13,7 @@ from ._engine.verdict.metrics import HOST_COST
 
 
 def setup_cache():
-    return fingerprint.compile_all(_subjects, host=True).host
+    return fingerprint.compile_all(_subjects, host=fingerprint.host_keys(_subjects)).host
 
 
 setup_cache.timeout = 900

@@ -224,7 +224,7 @@ def cost_of(executed: str) -> HostCost:
 
 
 def fake_code(
-    subject, root: Path, target: str, cells, compilations=(), variants=(), ledger=None, host=False
+    subject, root: Path, target: str, cells, compilations=(), variants=(), ledger=None, host=()
 ) -> exact.Code:
     """One machine code for all calls, but those in the behaviour's "codes", {cell: code}.
 

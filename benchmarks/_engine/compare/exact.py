@@ -47,14 +47,13 @@ def compiled(
     variants: Sequence[Compilation] = (),
     ledger: worker_pool.Ledger | None = None,
     enumerations: Sequence[str] = ENUMERATIONS,
-    host: bool = False,
+    host: Iterable[fingerprint.HostKey] = (),
 ) -> Code:
     """Compile what the cells of the version below ``root`` run on a target, and what asv tracks.
 
     Each cell is compiled at its own size, because a package may change kernels at any size. What
     PyTorch itself launches, such as a copy, is not in it. ``compilations`` and ``variants`` may be
-    of any targets. ``host``: whether to count what calls do on the host. The other parameters and
-    errors are those of ``fingerprint.compile_all``.
+    of any targets. The other parameters and errors are those of ``fingerprint.compile_all``.
     RuntimeError if what calls launch cannot be described.
     """
     timings = {
@@ -106,12 +105,13 @@ def compile_both(
     tracked = [one for gpu in targets for one in subject.compilations(gpu)]
     compilations = [one for one in tracked if not left_out & {*one.cells}]
     variants = [one for gpu in targets for one in subject.variants(gpu)]
+    counted = not HOST_COST.keys().isdisjoint(subject.UNITS)
+    host = fingerprint.host_keys(subject) if counted else ()
     code = {}
     for name, root in roots.items():
         say(f"compiling the {name} for {', '.join(targets)}")
         code[name] = compiled(
-            *(subject, root, target, cells, compilations, variants, ledgers[name]),
-            host=not HOST_COST.keys().isdisjoint(subject.UNITS),
+            *(subject, root, target, cells, compilations, variants, ledgers[name]), host=host
         )
         done(name)
     return code

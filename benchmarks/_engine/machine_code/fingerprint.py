@@ -59,7 +59,7 @@ class Answers(NamedTuple):
 
     facts: of each call. variants: how many kernels the cells of each compilation have. reach: what
     the groups of cells launch, see ``uncompiled.reach``; an exception in place of a group's. host:
-    what each of ``host_cost.all_calls`` does on the host, and the import, by ``IMPORT``.
+    what each of these calls, and the import, does on the host.
     """
 
     facts: dict[Compiled, Facts | Exception]
@@ -75,15 +75,14 @@ def compile_all(
     root: str | os.PathLike | None = None,
     ledger: worker_pool.Ledger | None = None,
     enumerations: Iterable[tuple[str, str]] = (),
-    host: bool = False,
+    host: Iterable[HostKey] = (),
 ) -> Answers:
     """Compile calls, and count the variants of others, on all cores, reporting progress.
 
     variants: of ``subject.variants``; each kernel that a process compiles costs its user a
     compilation. root: holds the package; by default, it is what this process would import.
     enumerations: targets with "listed" or "dense", cells of the subject whose launches are
-    described, with nothing compiled. host: whether to count what calls and the import do on the
-    host.
+    described, with nothing compiled. host: which of :func:`host_keys` to count.
 
     Raises ModuleNotFoundError if there is no package; PoolError if it cannot be imported, or an
     environment variable changes what Triton compiles; ValueError if the subject lacks a target.
@@ -100,7 +99,7 @@ def compile_all(
         ]
         for target, which in enumerations
     }
-    executed = _host_jobs(subject) if host else {}
+    executed = {key: _host_job(name, subject.TARGET, key) for key in host}
     executing = list(executed.values())
     # These take longest, so they begin first, each in a process that nothing else changes.
     alone = [[job] for job in itertools.chain(*reached.values(), counted.values(), executing[:1])]
@@ -124,11 +123,13 @@ def _row(call: Compiled) -> tuple[str, ...]:
     return call.cell.suite, call.direction, *call.cell.params
 
 
-def _host_jobs(subject: Subject) -> dict[HostKey, tuple]:
-    """The jobs by what they count: the import first, which takes longest."""
-    name, calls = subject.__name__, host_cost.all_calls(subject)
-    jobs = {key: ("host", name, subject.TARGET, key[0], *key[1]) for key in calls}
-    return {(host_cost.IMPORT, ()): ("import", name, subject.TARGET), **jobs}
+def host_keys(subject: Subject) -> list[HostKey]:
+    """What is counted on the host: the import first, which takes longest, and all calls."""
+    return [(host_cost.IMPORT, ()), *host_cost.all_calls(subject)]
+
+
+def _host_job(name: str, target: str, key: HostKey) -> tuple:
+    return ("host", name, target, key[0], *key[1]) if key[1] else ("import", name, target)
 
 
 def _groups(jobs: dict[Compiled, tuple]) -> list[list[tuple]]:

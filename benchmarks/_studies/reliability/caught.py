@@ -31,6 +31,7 @@ from .bench import (
 _AT_A_TIME = 5
 _EXACT = "code", "facts"  # groups that no clock decides
 _TARGETS, _DTYPE = ("sm_90", "gfx942"), "float16"  # what is compiled of each mutant
+HOST_COST = "host_cost."
 
 
 class Caught(Document):
@@ -155,17 +156,24 @@ def outcome(
 
 
 def exact_values(root: Path, names: Iterable[str]) -> dict:
-    """What a version compiles to: some of asv's exact values, and those of these mutants' calls."""
-    forms = {form for name in names for form in mutants.load()[name].where}
+    """What is exact of a version: of the calls of these mutants, and some of asv's machine code."""
+    several = [mutants.load()[name] for name in names]
+    forms = {form for mutant in several for form in mutant.where}
+    host = [key for key in SUBJECT.host_calls() if forms & {*key[1]}]
+    targets = _TARGETS
+    if all(metric.startswith(HOST_COST) for mutant in several for metric in mutant.caught_by):
+        targets = ()  # of the machine code
     asked = [
         one
-        for target in _TARGETS
+        for target in targets
         for one in SUBJECT.compilations(target)
         if {*one.params} & ({_DTYPE} if one.suite == "codegen.Codegen" else forms)
     ]
-    counted = [one for target in _TARGETS for one in SUBJECT.variants(target)]
+    counted = [one for target in targets for one in SUBJECT.variants(target)]
     counted = [one for one in counted if _DTYPE in one.params]
-    return exact.compiled(SUBJECT, root, _TARGETS[0], (), asked, counted, enumerations=()).values
+    return exact.compiled(
+        SUBJECT, root, _TARGETS[0], (), asked, counted, enumerations=(), host=host
+    ).values
 
 
 def _mutant(bench: Bench, name: str) -> checkout.Version:
