@@ -22,10 +22,12 @@ from .findings import SIDES
 _IMPORT = (Key("host_cost.Import.track_bytecodes", ()),)
 Compiled = Mapping[Key, Facts | Exception]
 
-# Of two machines with an H200 a cell took 0.07 s on one and 0.11 s on the other, and a process of 8
-# cells 9.9 s on the other, half of it for the host's times. Where that is too long, less is timed
-# than there is time for; too short, and a run ends before it has the fewest rounds.
+# Of two machines with an H200 a cell took 0.07 s on one and 0.11 s on the other. On a third, beside
+# two other comparisons, a process of 8 cells took 10.9 s, and one that clocked 41 calls of both
+# versions 14 s, one call 6.5 s. Where that is too long, less is timed than there is time for; too
+# short, and a run ends before it has the fewest rounds.
 CELL_SECONDS, PROCESS_SECONDS = 0.09, 9.0
+CALL_SECONDS, CLOCK_SECONDS = 0.2, 6.0
 # So many are timed at least, if that many differ: with what comes before, it takes five minutes.
 FEW_CELLS = 24
 # Of the same machine code so many are timed, other ones for each pair of versions.
@@ -43,14 +45,18 @@ class Left(NamedTuple):
     untimed: frozenset[Key]
 
 
-def affordable(seconds: float, rounds: int) -> int:
-    """The cells that so many rounds can time in this time, as far as is known before."""
-    return max(0, int((seconds / (2 * rounds) - PROCESS_SECONDS) / CELL_SECONDS))
+def affordable(seconds: float, rounds: int, calls: int) -> int:
+    """The cells that so many rounds can time in this time, as far as is known before.
+
+    calls: on the host, which are clocked besides.
+    """
+    return max(0, int((seconds / rounds - 60 * minutes(0, 1, calls)) / (2 * CELL_SECONDS)))
 
 
-def minutes(cells: int, rounds: int) -> float:
-    """About how long so many rounds of two processes take."""
-    return 2 * rounds * (PROCESS_SECONDS + CELL_SECONDS * cells) / 60
+def minutes(cells: int, rounds: int, calls: int) -> float:
+    """About how long so many rounds take: two processes, and one that clocks if there are calls."""
+    clock = CLOCK_SECONDS + CALL_SECONDS * calls if calls else 0.0
+    return rounds * (2 * (PROCESS_SECONDS + CELL_SECONDS * cells) + clock) / 60
 
 
 def choose(

@@ -214,7 +214,7 @@ def _compare_on_gpu(
     on_host |= {key for key in selection.to_clock(code) if not request.only or key in request.only}
     # A clock has nothing to say of the GPU where all that it runs is the same.
     unchanged = same_code and not request.times_same
-    chosen = [] if unchanged else _choose(request, measured, cells, facts)
+    chosen = [] if unchanged else _choose(request, measured, cells, facts, len(on_host))
     left = selection.left(cells, facts, chosen)
     same = [cell for cell in cells if keys_of(cell) <= identical]
     if untimed := len(set(same) - set(chosen)):
@@ -296,23 +296,30 @@ def _choose(
     measured: Rounds,
     cells: Sequence[Cell],
     facts: Mapping[str, selection.Compiled],
+    calls: int,
 ) -> list[Cell]:
-    """The cells that there is time for; another run keeps to them."""
+    """The cells that there is time for beside so many calls; another run keeps to them."""
     seconds_left = max(0.0, request.deadline - time.monotonic())
     everything = request.grid == "full"
-    second_look = selection.minutes(0, EXTENSION_ROUNDS)
+    second_look = selection.minutes(0, EXTENSION_ROUNDS, 0)
+    fewest = selection.minutes(1, MIN_ROUNDS, calls)
+    if measured.settled("cells") is None and seconds_left < 60 * fewest and not everything:
+        raise rounds.BudgetError(
+            f"{seconds_left / 60:.1f} minutes are left, and {MIN_ROUNDS} rounds take {fewest:.1f} "
+            "at least: what was compiled and checked is kept, give a longer --budget"
+        )
     chosen = selection.choose(
         cells,
         facts,
-        len(cells) if everything else selection.affordable(seconds_left, MIN_ROUNDS),
+        len(cells) if everything else selection.affordable(seconds_left, MIN_ROUNDS, calls),
         seed="".join(request.digests.values()),
-        ends=selection.affordable(seconds_left - 60 * second_look, request.rounds),
+        ends=selection.affordable(seconds_left - 60 * second_look, request.rounds, calls),
         few=len(cells) if everything else selection.FEW_CELLS,
         every_cell=request.every_cell,
     )
     settled = measured.settle("cells", measure.rows_of(chosen))
     timed = [request.subject.cell(suite, params) for suite, params in settled]
-    minutes = selection.minutes(len(timed), request.rounds)
+    minutes = selection.minutes(len(timed), request.rounds, calls)
     say(
         f"{len(timed)} cells are timed: about {minutes:.0f} minutes for {request.rounds} "
         f"rounds, and up to {second_look:.0f} more if a timing is inconclusive"

@@ -160,9 +160,9 @@ def exact_values(root: Path, names: Iterable[str]) -> dict:
     several = [mutants.load()[name] for name in names]
     forms = {form for mutant in several for form in mutant.where}
     host = [key for key in SUBJECT.host_calls() if forms & {*key[1]}]
-    targets = _TARGETS
-    if all(metric.startswith(HOST_COST) for mutant in several for metric in mutant.caught_by):
-        targets = ()  # of the machine code
+    metrics = {metric for mutant in several for metric in mutant.caught_by}
+    by_host = all(metric.startswith(HOST_COST) for metric in metrics)
+    targets = [] if by_host else _TARGETS  # of the machine code
     asked = [
         one
         for target in targets

@@ -93,11 +93,13 @@ def test_what_cannot_be_compiled_differs_and_what_does_not_exist_is_left_out():
 
 
 def test_cost_is_told_before():
-    assert selection.affordable(60.0, 10) == 0 < selection.affordable(600.0, 10)
-    cells = selection.affordable(900.0, 10)
-    assert selection.minutes(cells, 10) <= 15 < selection.minutes(cells + 1, 10)
+    assert selection.affordable(60.0, 10, 0) == 0 < selection.affordable(600.0, 10, 0)
+    for calls in (0, 1, 40):
+        cells = selection.affordable(900.0, 10, calls)
+        assert selection.minutes(cells, 10, calls) <= 15 < selection.minutes(cells + 1, 10, calls)
+    assert selection.affordable(900.0, 10, 40) < selection.affordable(900.0, 10, 0)
     few = selection.FEW_CELLS + selection.SAME_CODE_CELLS
-    assert selection.minutes(few, 12) < 5
+    assert selection.minutes(few, 12, 0) < 5
 
 
 def reach(dense=(), listed=(), failures=()):
@@ -162,19 +164,19 @@ def test_calls_that_put_other_nodes_on_the_stream(base, head, changed):
 
 
 def test_changed_code_that_there_is_no_time_for_is_no_pass(lab, monkeypatch):
-    monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 1)
+    monkeypatch.setattr(selection, "affordable", lambda *_: 1)
     lab.versions({"code": "a"}, {"codes": {SMALL: "b", LARGE: "c"}, "code": "a"})
     assert lab.compare() == CANNOT_TELL
     (text,) = lab.unmeasured
     assert text.startswith("no time for 2 timings with changed machine code") and LARGE in text
-    monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 100)
+    monkeypatch.setattr(selection, "affordable", lambda *_: 100)
     assert lab.compare() == CANNOT_TELL  # more time is not enough: it keeps to its cells
     assert "a larger --budget with --afresh" in text
     assert lab.compare("base", "head", "--afresh") == PASS
 
 
 def test_another_size_of_the_same_change_stands_for_what_is_not_timed(lab, monkeypatch):
-    monkeypatch.setattr(selection, "affordable", lambda seconds, rounds: 1)
+    monkeypatch.setattr(selection, "affordable", lambda *_: 1)
     lab.versions({"code": "a"}, {"code": "b"})
     assert lab.compare() == PASS
     timed = {timing.key for timing in lab.found.families["gpu"].timings}
