@@ -112,7 +112,6 @@ def comparison(families, exact, **changes) -> Comparison:
         "head": Side("tiles", "0123456789abcdef"),
         "machine": H200,
         "clocks": {"SM": "1980 MHz", "memory": "3201 MHz"},
-        "grid": "small",
         "rounds": 12 if families else 0,
         "minutes": 3.62,
         "families": families,

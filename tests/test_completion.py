@@ -21,8 +21,8 @@ printf '%s\\n' "${COMPREPLY[@]}"
     ("words", "completed"),
     [
         (["r"], ["readme", "release", "run"]),
-        (["compare", "main", "--e"], ["--even-if-same", "--every-cell", "--exact-only"]),
-        (["compare", "main", "--grid", ""], ["full", "small"]),
+        (["compare", "main", "--a"], ["--afresh", "--all"]),
+        (["run", "--grid", ""], ["full", "small"]),
     ],
     ids=["command", "option", "choice"],
 )

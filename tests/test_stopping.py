@@ -75,7 +75,7 @@ GOES_ON = "stopped; the same command resumes"
 
 def test_stopped_while_it_compiles(tmp_path):
     """Two workers at least for each version, and what these start."""
-    words = ["compare", "HEAD", "HEAD", "--even-if-same", "--exact-only", "--afresh"]
+    words = ["compare", "HEAD", "HEAD", "--all", "--exact-only", "--afresh"]
 
     def compiling(pid, text):
         return "compiling the base" in text and len(group(pid)) >= 3

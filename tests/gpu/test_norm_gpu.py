@@ -29,7 +29,7 @@ def test_two_versions_of_rms_norm_are_compared(tmp_path, monkeypatch, capsys):
     git(tmp_path, "add", norms.PACKAGE)
     git(tmp_path, "commit", "-q", "-m", "base")
     (package / "remark.py").write_text("# A remark changes no machine code.\n")
-    words = ["compare", "main", "--subject", norms.__name__, "--rounds", "10", "--every-cell"]
+    words = ["compare", "main", "--subject", norms.__name__, "--rounds", "10", "--all"]
     assert entry.main([*words, "--json", str(tmp_path / "report.json")]) == PASS
     comparison = from_json(json.loads((tmp_path / "report.json").read_text()))
     (cell,) = norms.candidates()

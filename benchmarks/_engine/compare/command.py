@@ -37,8 +37,8 @@ STATUS = {Answer.PASS: 0, Answer.FAIL: 1, Answer.CANNOT_TELL: 2}
 ROUNDS = 12
 # Where little changed the first look takes 5 on an H200; the rest is for all that may have changed,
 # and for a second look.
-BUDGET_MINUTES = {"small": 15, "full": 60}
-# Two versions take 4 to 8 on two cores, whatever the grid.
+BUDGET_MINUTES = 15
+# Two versions take 4 to 8 on two cores.
 EXACT_BUDGET_MINUTES = 20
 
 _DESCRIPTION = """\
@@ -62,24 +62,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     base = parser.add_argument("base", help="commit or branch to compare with")
     parser.add_argument("head", nargs="?", help="commit or branch; default: the working tree")
     parser.add_argument(
-        "--grid",
-        choices=sorted(BUDGET_MINUTES),
-        default="small",
-        help="cells to measure; default: small",
-    )
-    parser.add_argument(
         "--rounds",
         type=_rounds,
         default=ROUNDS,
         help=f"even number, {MIN_ROUNDS} to {MAX_ROUNDS}; default: {ROUNDS}",
     )
-    small, full = BUDGET_MINUTES["small"], BUDGET_MINUTES["full"]
     parser.add_argument(
         "--budget",
         type=positive_minutes,
         metavar="MINUTES",
-        help=f"time limit; default: {small}, or {full} with --grid full, or {EXACT_BUDGET_MINUTES} "
-        "without the GPU",
+        help=f"time limit; default: {BUDGET_MINUTES}, or {EXACT_BUDGET_MINUTES} without the GPU",
     )
     parser.add_argument(
         "--exact-only",
@@ -87,12 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not use the GPU: compare the machine code, and what calls cost on the host",
     )
     parser.add_argument(
-        "--even-if-same",
+        "--all",
         action="store_true",
-        help="measure even if the sources are the same",
-    )
-    parser.add_argument(
-        "--every-cell", action="store_true", help="time cells with the same machine code too"
+        help="measure also what is the same in both versions, as far as the time permits",
     )
     parser.add_argument(
         "--only",
@@ -228,26 +217,24 @@ def _measured(options: argparse.Namespace, start: float) -> "Comparison":
         base=Side(base.name, base.sha),
         head=Side(head.name, head.sha),
         machine=machine,
-        grid=options.grid,
         same_sources=same,
         unmeasured=tuple(Note("requirement", change) for change in changes),
         reproduce=_reproduce(options),
     )
-    if same and not options.even_if_same:
+    if same and not options.all:
         return comparison
     only_exact = options.exact_only or machine["gpu"] == "none"
-    usual = EXACT_BUDGET_MINUTES if only_exact else BUDGET_MINUTES[options.grid]
+    usual = EXACT_BUDGET_MINUTES if only_exact else BUDGET_MINUTES
     request = session.Request(
         subject=subject,
         pair=pair,
         arch=arch,
-        grid=options.grid,
         rounds=options.rounds,
         deadline=start + 60 * (options.budget or usual),
         exact_only=options.exact_only,
         wait_seconds=options.wait,
         afresh=options.afresh,
-        every_cell=options.every_cell,
+        everything=options.all,
         only=frozenset(options.only),
     )
     return session.compare(request, comparison, SCRATCH)
@@ -257,8 +244,6 @@ def _require_effect(options: argparse.Namespace) -> None:
     """Refuse what means nothing where no clock is looked at."""
     times = {
         "--only": options.only,
-        "--every-cell": options.every_cell,
-        "--grid": options.grid != "small",
         "--rounds": options.rounds != ROUNDS,
         "--wait": options.wait,
     }
@@ -270,10 +255,8 @@ def _require_effect(options: argparse.Namespace) -> None:
 def _reproduce(options: argparse.Namespace) -> str:
     words = ["python -m benchmarks compare", shlex.quote(options.base)]
     words += [shlex.quote(options.head)] if options.head else []
-    words += [f"--grid {options.grid}"] if options.grid != "small" else []
     words += [f"--rounds {options.rounds}"] if options.rounds != ROUNDS else []
-    flags = ("exact_only", "even_if_same", "every_cell")
-    words += [f"--{name.replace('_', '-')}" for name in flags if getattr(options, name)]
+    words += ["--exact-only"] * options.exact_only + ["--all"] * options.all
     words += map(shlex.quote, only_words(options.only))
     words += [f"--subject {shlex.quote(options.subject)}"] * (options.subject != DEFAULT)
     return " ".join(words)

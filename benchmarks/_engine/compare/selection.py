@@ -65,14 +65,13 @@ def choose(
     at_most: int,
     seed: str,
     ends: int = 0,
-    few: int = FEW_CELLS,
-    every_cell: bool = False,
+    everything: bool = False,
 ) -> list[Cell]:
     """The cells to time, in the order in which they are given, which is that of preference.
 
     at_most: cells that there is time for. seed: of the sample of what is the same. ends: cells up
-    to which a variant is timed at its smallest and its largest size, too. few: cells up to which a
-    variant is timed at more sizes than that. every_cell: whether all that does not differ is timed.
+    to which a variant is timed at its smallest and its largest size, too. everything: whether all
+    sizes are timed, and all that does not differ.
     """
     there = [cell for cell in cells if _is_in_both(cell, compiled)]
     differing = [cell for cell in there if _variants(compiled, [cell])]
@@ -85,8 +84,9 @@ def choose(
     room = min(ends, at_most) - len(chosen) - min(len(same), SAME_CODE_CELLS)
     chosen += [cell for cell in differing if cell in outer][: max(0, room)]
     more = [cell for cell in differing if cell not in set(chosen)]
-    chosen += more[: max(0, min(few, at_most) - len(chosen))]
-    count = len(same) if every_cell else min(len(same), SAME_CODE_CELLS)
+    few = at_most if everything else min(FEW_CELLS, at_most)
+    chosen += more[: max(0, few - len(chosen))]
+    count = len(same) if everything else min(len(same), SAME_CODE_CELLS)
     sample = random.Random(seed).sample(same, min(count, at_most - len(chosen)))
     return [cell for cell in cells if cell in {*chosen, *sample}]
 

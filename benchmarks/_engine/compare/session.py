@@ -48,19 +48,19 @@ class Request(NamedTuple):
     """What the user asked for, and where.
 
     pair: base and head. arch: as ``machine.probe`` gives it. deadline: in ``time.monotonic``'s
-    seconds. only: the timings that are wanted, and what else their comparison finds; empty for all.
+    seconds. everything: also what is the same in both versions. only: the timings that are wanted,
+    and what else their comparison finds; empty for all.
     """
 
     subject: Subject
     pair: Mapping[str, checkout.Version]
     arch: str
-    grid: str
     rounds: int
     deadline: float
     exact_only: bool
     wait_seconds: float
     afresh: bool
-    every_cell: bool
+    everything: bool
     only: frozenset[Key]
 
     @property
@@ -71,7 +71,7 @@ class Request(NamedTuple):
     @property
     def times_same(self) -> bool:
         """Whether a clock is asked of what is the same in both versions, too."""
-        return self.every_cell or bool(self.only) or len({*self.digests.values()}) == 1
+        return self.everything or bool(self.only)
 
     @property
     def roots(self) -> dict[str, Path]:
@@ -300,10 +300,9 @@ def _choose(
 ) -> list[Cell]:
     """The cells that there is time for beside so many calls; another run keeps to them."""
     seconds_left = max(0.0, request.deadline - time.monotonic())
-    everything = request.grid == "full"
     second_look = selection.minutes(0, EXTENSION_ROUNDS, 0)
     fewest = selection.minutes(1, MIN_ROUNDS, calls)
-    if measured.settled("cells") is None and seconds_left < 60 * fewest and not everything:
+    if measured.settled("cells") is None and seconds_left < 60 * fewest:
         raise rounds.BudgetError(
             f"{seconds_left / 60:.1f} minutes are left, and {MIN_ROUNDS} rounds take {fewest:.1f} "
             "at least: what was compiled and checked is kept, give a longer --budget"
@@ -311,11 +310,10 @@ def _choose(
     chosen = selection.choose(
         cells,
         facts,
-        len(cells) if everything else selection.affordable(seconds_left, MIN_ROUNDS, calls),
+        selection.affordable(seconds_left, MIN_ROUNDS, calls),
         seed="".join(request.digests.values()),
         ends=selection.affordable(seconds_left - 60 * second_look, request.rounds, calls),
-        few=len(cells) if everything else selection.FEW_CELLS,
-        every_cell=request.every_cell,
+        everything=request.everything,
     )
     settled = measured.settle("cells", measure.rows_of(chosen))
     timed = [request.subject.cell(suite, params) for suite, params in settled]
@@ -440,7 +438,7 @@ def _uses_gpu(request: Request, machine: _Machine) -> bool:
 
 def _name(request: Request, machine: _Machine) -> str:
     versions = "-".join(version.sha[:8] or version.digest[:8] for version in request.pair.values())
-    asked = f"{request.grid}-{request.rounds}" + ("-every-cell" if request.every_cell else "")
+    asked = f"{request.rounds}" + "-all" * request.everything
     asked += "" if _uses_gpu(request, machine) else "-no-gpu"
     if request.only:
         only = repr(sorted(request.only)).encode()
@@ -452,9 +450,8 @@ def _header(request: Request, plan: rounds.Plan, machine: _Machine) -> dict:
     return {
         "subject": plan.subject,
         "digests": request.digests,
-        "grid": request.grid,
         "rounds": request.rounds,
-        "every_cell": request.every_cell,
+        "everything": request.everything,
         "only": sorted(request.only),
         "extension_rounds": EXTENSION_ROUNDS,
         "machine": dict(machine),

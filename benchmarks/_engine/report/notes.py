@@ -40,7 +40,7 @@ def text(note: Note) -> str:
         "architecture": f"the suite does not compile for {reason}: no machine code was compared",
         "only": "no more was timed than --only names",
         "same code": f"{note.count} of {note.total} cells with the same machine code were not "
-        "timed (--every-cell times them)",
+        "timed (--all times them)",
         "fewer rounds": f"{note.count} rounds: there was no time for {note.total}",
         "no second look": f"{count(note.count, 'inconclusive timing')} not measured again: "
         f"{reason}",

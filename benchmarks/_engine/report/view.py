@@ -166,8 +166,7 @@ def _setting(comparison: Comparison) -> str:
     gpu = "no GPU" if gpu == "none" else clip(clean(gpu), 80)
     added = f" ({comparison.extension} of them added)" if comparison.extension else ""
     rounds = f"{count(comparison.rounds, 'round')}{added}" if comparison.rounds else "no rounds"
-    grid = clip(clean(comparison.grid), 80)
-    return f"{gpu}, {grid} grid, {rounds}, {comparison.minutes:.1f} min"
+    return f"{gpu}, {rounds}, {comparison.minutes:.1f} min"
 
 
 def _machine(comparison: Comparison) -> str:

@@ -67,7 +67,6 @@ class Comparison:
     base: Side
     head: Side
     machine: Mapping[str, str]
-    grid: str
     rounds: Annotated[int, Number(0, 2 * MAX_ROUNDS)] = 0
     extension: Annotated[int, Number(0, MAX_ROUNDS)] = 0
     minutes: Annotated[float, Number(0, 60 * 24 * 7)] = 0.0

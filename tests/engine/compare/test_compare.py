@@ -269,7 +269,7 @@ def test_same_machine_code_overrules_noise_and_forbids_a_slowdown(lab, slower):
     lab.versions({"code": "ret"}, {"code": "ret"} | ({"slower": {SMALL: 1.05}} if slower else {}))
     if not slower:
         lab.gpu.noise = lambda subject, number: 0.01 if subject.metric in HOST else 0.2
-    status = lab.compare("base", "head", "--every-cell")
+    status = lab.compare("base", "head", "--all")
     assert status == (CANNOT_TELL if slower else PASS)
     assert len(lab.found.identical) == 8
     assert lab.found.families["gpu"].mean is None
@@ -280,14 +280,14 @@ def test_same_machine_code_overrules_noise_and_forbids_a_slowdown(lab, slower):
 @pytest.mark.parametrize("every", [False, True])
 def test_nothing_is_timed_on_the_gpu_where_all_machine_code_is_the_same(lab, every):
     lab.versions({"code": "ret"}, {"code": "ret"})
-    assert lab.compare("base", "head", *["--every-cell"] * every) == PASS
+    assert lab.compare("base", "head", *["--all"] * every) == PASS
     result = lab.found
     timed = {t.key for t in result.timings if t.key in result.identical}
     assert len(result.identical) == 8 and len({s.params for s in timed}) == (4 if every else 0)
     assert [*result.families] == ["gpu", "host"][not every :]
     noted = "4 of 4 cells with the same machine code were not timed"
     assert any(note.startswith(noted) for note in lab.notes) == (not every)
-    assert ("--every-cell" in result.reproduce) == every
+    assert ("--all" in result.reproduce) == every
 
 
 def test_unknown_architecture_is_noted(lab):

@@ -71,7 +71,7 @@ def test_killed_in_a_process(clean, number):
     assert clean.gpu.answered - ALL - lost in {0, beside, int(number == CHECKS)}
 
 
-@pytest.mark.parametrize(("option", "rounds"), [([], 12), (["--every-cell"], ROUNDS)])
+@pytest.mark.parametrize(("option", "rounds"), [([], 12), (["--all"], ROUNDS)])
 def test_what_measures_other_rounds_is_another_state(lab, option, rounds):
     """More rounds are what a "cannot tell" asks for: the first ones do not stand in their way."""
     lab.versions({}, {})

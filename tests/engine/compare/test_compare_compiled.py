@@ -230,7 +230,7 @@ def test_it_stops_in_time_and_goes_on_from_there(compiling, capsys):
     [
         (["--exact-only"], "Toy", 20),
         ([], "none", 20),
-        (["--grid", "full"], "none", 20),
+        (["--all"], "none", 20),
         (["--budget", "3"], "none", 3),
         ([], "Toy", 15),
     ],
@@ -264,10 +264,10 @@ def test_same_sources_are_not_measured(lab, capsys):
 
 def test_same_sources_are_measured_where_asked(lab):
     lab.commit("base")
-    assert lab.compare("base", "base", "--even-if-same") == PASS
+    assert lab.compare("base", "base", "--all") == PASS
     assert lab.gpu.answered == ALL
     assert len(lab.found.timings) == 12 and len(lab.found.identical) == 8
-    assert "--even-if-same" in lab.found.reproduce
+    assert "--all" in lab.found.reproduce
 
 
 @pytest.mark.parametrize("option", [None, "--exact-only"])
@@ -285,7 +285,7 @@ def test_only_what_is_exact(lab, option, worse):
 
 @pytest.mark.parametrize(
     "words",
-    [["--only", f"{FORWARD} {SMALL}"], ["--every-cell"], ["--grid", "full"], ["--wait", "3"]],
+    [["--only", f"{FORWARD} {SMALL}"], ["--rounds", "14"], ["--wait", "3"]],
     ids=lambda words: words[0],
 )
 def test_what_means_nothing_without_a_clock_is_refused(lab, words, capsys):

@@ -8,7 +8,7 @@ from benchmarks._engine.compare import measure
 from benchmarks._engine.system import gpu_monitor
 from tests.lab import COULD_NOT_RUN, PASS, UUID, status_of
 
-BAD = ["", "base head other", "base head --nonsense", "base --grid huge"]
+BAD = ["", "base head other", "base head --nonsense"]
 BAD += [f"base --rounds={text}" for text in ("7", "8", "11", "64", "-12", "ten", "12.0", "")]
 BAD += [f"base --budget={text}" for text in ("0", "-1", "nan", "soon")]
 BAD += [f"base --wait={text}" for text in ("-1", "nan", "long")]

@@ -40,23 +40,25 @@ def test_sample_is_another_one_for_each_pair_of_versions():
     samples = [selection.choose(CELLS, compiled({}), 100, seed) for seed in ("one", "one", "other")]
     assert samples[0] == samples[1] != samples[2]
     assert all(len(sample) == selection.SAME_CODE_CELLS for sample in samples)
-    assert chosen(compiled({}), every_cell=True) == CELLS
+    assert chosen(compiled({}), everything=True) == CELLS
 
 
-def test_every_variant_comes_before_a_second_size_of_any():
+@pytest.mark.parametrize(("few", "count"), [(0, 3), (5, 5), (100, len(CELLS))])
+def test_every_variant_comes_before_a_second_size_of_any(few, count, monkeypatch):
+    monkeypatch.setattr(selection, "FEW_CELLS", few)
     head = {cell: facts_of("bcd"[index % 3]) for index, cell in enumerate(CELLS)}
-    assert chosen(compiled(head), few=0) == CELLS[:3]
-    assert chosen(compiled(head), few=5) == CELLS[:5]
+    assert chosen(compiled(head)) == CELLS[:count]
     assert chosen(compiled(head), at_most=2) == CELLS[:2]
-    assert chosen(compiled(head), few=100) == CELLS
+    assert chosen(compiled(head), everything=True) == CELLS
 
 
-def test_each_variant_is_timed_at_its_smallest_and_largest_size_if_there_is_time():
+def test_each_variant_is_timed_at_its_smallest_and_largest_size_if_there_is_time(monkeypatch):
+    monkeypatch.setattr(selection, "FEW_CELLS", 0)
     head = {cell: facts_of("bc"[index % 2]) for index, cell in enumerate(CELLS)}
     by_preference = [*CELLS[10:], *CELLS[:10]]
 
     def timed(at_most, ends):
-        return selection.choose(by_preference, compiled(head), at_most, "seed", ends, few=0)
+        return selection.choose(by_preference, compiled(head), at_most, "seed", ends)
 
     assert timed(100, 100) == [*CELLS[10:12], *CELLS[-2:], *CELLS[:2]]
     assert timed(3, 100) == timed(100, 3) == [*CELLS[10:12], CELLS[-2]]
@@ -88,7 +90,7 @@ def test_what_cannot_be_compiled_differs_and_what_does_not_exist_is_left_out():
     broken, lacking = CELLS[1], CELLS[2]
     facts = compiled({broken: RuntimeError("ptxas"), lacking: NotImplementedError("no such call")})
     assert chosen(facts, at_most=1) == [broken]
-    assert broken in chosen(facts) and lacking not in chosen(facts, every_cell=True)
+    assert broken in chosen(facts) and lacking not in chosen(facts, everything=True)
     assert not selection.left(CELLS, facts, [broken]).untimed
 
 
@@ -219,7 +221,7 @@ def test_nothing_is_timed_where_all_that_runs_is_the_same(counted):
     assert not comparison.rounds and not comparison.families
     assert comparison.identical == frozenset().union(*timings(toy).values())
     assert {job["task"] for _, job in counted.gpu.jobs} == {"check"}
-    assert counted.compare("base", "head", "--every-cell") == PASS and counted.found.rounds
+    assert counted.compare("base", "head", "--all") == PASS and counted.found.rounds
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,6 @@ NOT_ASKED_FOR = {
     "same sources, measured": (
         *(document(job_passing, same_sources=True), "so nothing was to be measured", SAME),
     ),
-    "another grid": (document(job_passing, grid="full"), "the small grid was to be meas"),
     "a change of Triton left out": (
         *(document(job_passing), "it leaves out what changed of what the package", CHANGED_TRITON),
     ),

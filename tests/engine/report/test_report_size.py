@@ -29,7 +29,7 @@ def test_what_is_too_long_is_left_out_with_a_count():
     shares = random.Random(0)
     family = gpu_family("full", slowdown=lambda key: shares.uniform(0.05, 1))
     notes = (Note("failed", "n" * 99, "base"),) * 9
-    text = markdown(comparison({"gpu": family}, (), grid="full", notes=notes))
+    text = markdown(comparison({"gpu": family}, (), notes=notes))
     assert len(text.encode()) < 60_000
     left = int(re.search(r"(\d+) of 1008 timings are left out here", text)[1])
     listed = re.findall(r"^🟥 ", text[text.index("All timings") :], re.MULTILINE)

@@ -127,7 +127,6 @@ def test_hostile_text_stays_text():
         base=Side(HOSTILE, ""),
         machine={HOSTILE + str(i): HOSTILE for i in range(50)} | {"gpu": HOSTILE, "torch": HOSTILE},
         clocks={HOSTILE: HOSTILE},
-        grid=HOSTILE,
         **dict.fromkeys(("notes", "unmeasured", "wrong"), (Note("failed", HOSTILE),) * 50),
         discarded=(HOSTILE,) * 50,
         reproduce=HOSTILE,
