@@ -334,8 +334,8 @@ def tested() -> str:
         machines.append(json.loads(path.read_text(encoding="utf-8").splitlines()[0])["machine"])
     rows = [("measured", record["gpu"], _versions(record)) for record in machines]
     for tests in json.loads((EVIDENCE / "gpu-tests.json").read_text(encoding="utf-8")).values():
-        outcomes = (name for name in ("passed", "failed", "error", "skipped") if tests[name])
-        counts = ", ".join(f"{tests[name]:,} {name}" for name in outcomes)
+        outcomes = ("passed", "failed", "error", "skipped", "rerun")
+        counts = ", ".join(f"{tests[name]:,} {name}" for name in outcomes if tests.get(name))
         rows.append((f"GPU tests: {counts}", tests["gpu"], _versions(tests)))
     pins = _versions(_matches(r"^(torch|triton)==(\S+)", "constraints.txt"))
     least = _versions(_matches(r'"(torch|triton)>=([\d.]+)"', "pyproject.toml"))
