@@ -26,7 +26,7 @@ class Model(NamedTuple):
     draw: from a generator, which processes are the head's, and the usual seconds of each GPU
     timing. alike: whether it draws the same of both versions. If not, the head is slower in some
     processes, and only a pass is wrong. host: the noise of a round of host calls, the median over
-    these; on a quiet H200 it was 0.8 %.
+    these; on an H200's host it was 0.8 %.
     """
 
     what: str
