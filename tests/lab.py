@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as entry
-from benchmarks._engine.compare import command, exact, measure
+from benchmarks._engine.compare import command, exact, measure, rounds
 from benchmarks._engine.machine_code.facts import Facts
 from benchmarks._engine.machine_code.host_cost import HostCost
 from benchmarks._engine.report.notes import texts
@@ -269,7 +269,7 @@ class Lab:
         patch.setattr(machine, "probe", lambda: (self.machine, self.arch))
         patch.setattr(errors, "traceback", types.SimpleNamespace(print_exc=raise_again))
         patch.setattr(measure, "Process", fake_process(self.gpu))
-        patch.setattr(measure, "CHECKED_AT_ONCE", 1)  # processes in a fixed order
+        patch.setattr(rounds, "CHECKED_AT_ONCE", 1)  # processes in a fixed order
         patch.setattr(exact, "compiled", fake_code)
         patch.setattr(gpu_monitor, "LOCK_DIRECTORY", root)
         patch.setattr(gpu_monitor, "gpu_uuid", lambda: UUID)

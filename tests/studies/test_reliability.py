@@ -63,7 +63,7 @@ def test_the_pool_is_of_all_that_a_comparison_times():
 def test_every_mutant_was_caught_by_what_must_catch_it():
     index, found = mutants.load(), {one["name"]: one for one in DOCUMENTS["mutants"]["mutants"]}
     tiles = {name for name in index if name.startswith("tile-")}
-    # A test catches those that need no GPU, each time.
+    # Another test catches the mutants that need no GPU, each time.
     assert {name for name in index if index[name].needs_gpu} - found.keys() <= tiles
     assert len(tiles & found.keys()) * 3 >= len(tiles), "a third was timed"
     assert list(found) == [name for name in index if name in found]

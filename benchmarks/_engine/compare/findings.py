@@ -15,7 +15,7 @@ from .pool import Pool
 from .rounds import Round
 
 SIDES = BASE, HEAD = ("base", "head")
-_MOST_MDE = 0.2
+_MOST_MDE = 0.2  # of a clock on the CPU
 
 
 class Checks(NamedTuple):

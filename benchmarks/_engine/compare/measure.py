@@ -62,7 +62,6 @@ from ..verdict.rules import Key
 PASSES, SAMPLE_SECONDS = 3, 2e-3
 # The process before has just kept the GPU busy.
 WARM_UP_SECONDS = 0.5
-CHECKED_AT_ONCE = 2  # processes that check
 READY, READY_TIMEOUT = "ready", 300.0
 # What torch imports at the first gradient and at the first check.
 _IMPORTED_LATER = "torch.fx.experimental.symbolic_shapes", "torch.distributed.tensor"
@@ -294,7 +293,7 @@ def _check(subject: Subject, cells: list[Cell], exact: bool) -> dict:
 
 
 def _eager(key: tuple, call: Countable, on_cpu: bool) -> host_time.EagerCall:
-    """A call to be clocked; on a GPU, the results of those that always are, are checked."""
+    """A call to be clocked. On a GPU the result of a call that is always timed is checked."""
     if key[0] != HOST_CALL and not on_cpu:
         assert isinstance(call, tuple)
         return host_time.eager_call(*call)

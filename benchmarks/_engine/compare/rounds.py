@@ -24,6 +24,7 @@ from . import measure
 ATTEMPTS = 4  # of one round, then the GPU is no place to measure
 # Processes that import while another measures: on an H200's host that takes longer than measuring.
 AHEAD = 2
+CHECKED_AT_ONCE = 2  # processes
 TOGETHER = "together"  # the process that has all versions
 LAUNCH_SHIFT = 0.05
 """A round is invalid when launches in one of its processes take longer by more than this share.
@@ -96,7 +97,7 @@ class Rounds(Journal):
         self._begun = itertools.count()  # processes of all versions
         self._scratch = tempfile.TemporaryDirectory()
         self._checking: dict[str, tuple[measure.Process, Future[dict]]] = {}  # by name
-        self._checks = ThreadPoolExecutor(measure.CHECKED_AT_ONCE)
+        self._checks = ThreadPoolExecutor(CHECKED_AT_ONCE)
         self._checks_begun = float("inf")
         self._of_earlier_runs = Counter(one.phase for one in self._all() if not one.discarded)
 

@@ -259,7 +259,7 @@ def _compare_on_gpu(
         wrong=wrong,
         notes=(
             *(*checks.notes, *notes, *look.notes),
-            *selection.host_changes(code, {key for key in look.judged if key in on_host}),
+            *selection.host_changes(code, look.judged & on_host),
             *exact.problems(values),
         ),
         discarded=tuple(measured.discarded),
@@ -403,7 +403,7 @@ def _lost(
     judged = [cell for cell in of_both if keys_of(cell) <= look.judged]
     lost = _untimed(selection.left(of_both, facts, judged).untimed - look.mended, "not timed")
     # No machine code says what the host does: where the sources differ, all of it may.
-    if len({*request.digests.values()}) > 1:
+    if len(set(request.digests.values())) > 1:
         lost += _untimed(look.lost_on_host, "no host time")
     return lost
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from ..system.untrusted import Text
+from . import same_modules
 
 WIDE_BYTES = 16  # the widest access that all GPUs have, and that a copy uses
 
@@ -62,11 +63,9 @@ def cubin(binary: bytes, processor: str) -> Cubin:
 
     Raises RuntimeError if NVIDIA's tool fails; its message is in the error.
     """
-    # Not at the top: asv imports this module where seconds of start-up count.
-    import triton
-    from triton.runtime.cache import get_cache_manager
+    import triton  # not at the top: asv imports this module where seconds of start-up count
 
-    kept = get_cache_manager(hashlib.sha256(b"usage" + binary).hexdigest())
+    kept = same_modules.kept("usage", hashlib.sha256(binary).hexdigest())
     path = kept.get_file("usage")
     if path is None:
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:

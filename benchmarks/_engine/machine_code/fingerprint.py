@@ -37,7 +37,7 @@ HostKey = tuple[str, tuple[str, ...]]
 """A metric or class of asv, and parameters."""
 
 _HOST_GROUP = 60  # calls whose host cost is counted in a process
-_FEWEST_JOBS = 20  # of a process that compiles: to fork one takes as long as ten that are cached
+_FEWEST_JOBS = 20  # of a process that compiles: to fork one takes as long as four that are cached
 
 
 class Compiled(NamedTuple):

@@ -84,7 +84,7 @@ def of_cell(cell: Cell, direction: str) -> Step:
 
 
 def all_calls(subject: Subject) -> dict[tuple[str, tuple[str, ...]], Countable]:
-    """The calls of ``host_calls``, and by metric those that a clock always times."""
+    """The calls of ``host_calls``, and by metric the calls that are always timed."""
     timed = {
         key: (eager.cell, eager.direction)
         for key, eager in subject.eager().items()

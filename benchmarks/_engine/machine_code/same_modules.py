@@ -44,7 +44,7 @@ class _Kernel:
 
     def stage(self, name: str, module, metadata: dict):
         if name == self._first:
-            self._note = _cached((*self._depends, module.str_nodebug()))
+            self._note = kept(*self._depends, module.str_nodebug())
             self._made = _files(self._note.get_file("kernel"))
             if self._made:
                 stored = json.loads(self._made["json"].read_bytes())
@@ -58,8 +58,8 @@ class _Kernel:
         return code
 
 
-def _cached(depends: tuple):
-    """A directory of Triton's cache, of its own for all that a kernel's code depends on."""
+def kept(*depends: object):
+    """A directory of Triton's cache, of its own for what depends on this and on Triton."""
     from triton._C.libtriton import get_cache_invalidating_env_vars
     from triton.runtime.cache import get_cache_manager, triton_key
 

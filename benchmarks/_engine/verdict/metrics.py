@@ -70,7 +70,9 @@ HOST_CALL = f"{COUNTED}.track_seconds"
 UNITS: dict[str, Unit] = dict.fromkeys((*STARTS, HOST_CALL), SECONDS)
 """By metric: how a process starts, calls on the host, and what :func:`register` adds."""
 FAMILIES: dict[str, tuple[str, ...]] = {
-    **{"gpu": (), "host": (HOST_CALL,), "start": ("host.FirstCall.",)}
+    "gpu": (),
+    "host": (HOST_CALL,),
+    "start": ("host.FirstCall.",),
 }
 """Timings that are tested together: the beginnings of their metrics' names."""
 

@@ -9,6 +9,7 @@ from ..._engine.compare.findings import facts_of
 from ..._engine.compare.pool import Pool
 from ..._engine.system import checkout
 from ..._engine.verdict import rules
+from ..._engine.verdict.metrics import HOST_COST
 from ..._engine.verdict.rules import FAMILIES, Answer, Exact, Key, Timing
 from ..._subjects import listed_cell
 from ..._subjects.calls import BaseCell
@@ -31,7 +32,6 @@ from .bench import (
 _AT_A_TIME = 5
 _EXACT = "code", "facts"  # groups that no clock decides
 _TARGETS, _DTYPE = ("sm_90", "gfx942"), "float16"  # what is compiled of each mutant
-HOST_COST = "host_cost."
 
 
 class Caught(Document):
@@ -161,8 +161,7 @@ def exact_values(root: Path, names: Iterable[str]) -> dict:
     forms = {form for mutant in several for form in mutant.where}
     host = [key for key in SUBJECT.host_calls() if forms & {*key[1]}]
     metrics = {metric for mutant in several for metric in mutant.caught_by}
-    by_host = all(metric.startswith(HOST_COST) for metric in metrics)
-    targets = [] if by_host else _TARGETS  # of the machine code
+    targets = [] if metrics <= HOST_COST.keys() else _TARGETS  # of the machine code
     asked = [
         one
         for target in targets

@@ -96,18 +96,20 @@ def _joined(entries: Sequence[Mapping]) -> Pool:
 
 
 def _look(pool: Pool, rows: Sequence[int] | None = None) -> findings.Look:
-    return findings.Look(AA_ROUNDS, pool.judged(*_SIDES, rows), [], [])
+    count = len(pool.seconds[_SIDES[0]] if rows is None else rows)
+    return findings.Look(count, pool.judged(*_SIDES, rows), [], [])
 
 
 def _comparison(pool: Pool, rows: Sequence[int], again: dict | None) -> dict:
     first = _look(pool, rows)
     second = _look(Pool.from_json(again)) if again else findings.no_look()
-    families = findings.joined(first, second).families
+    both = findings.joined(first, second)
+    families = both.families
     timings = [timing for family in families.values() for timing in family.timings]
     return {
         "failed": sum(timing.answer is Answer.FAIL for timing in timings),
         "inconclusive_first": len(findings.inconclusive(first, frozenset())),
-        "inconclusive": sum(timing.answer is Answer.CANNOT_TELL for timing in timings),
+        "inconclusive": len(findings.inconclusive(both, frozenset())),
         "faster": sum(timing.change == "faster" for timing in timings),
         "control_failed": sum(family.control.failed for family in families.values()),
         "floor": families["gpu"].control.floor,

@@ -149,7 +149,7 @@ def test_the_base_is_checked_while_the_head_is_compiled(lab):
         return compiled(subject, root, *rest)
 
     lab.gpu.before = before
-    lab.patch.setattr(measure, "CHECKED_AT_ONCE", 2)
+    lab.patch.setattr(rounds, "CHECKED_AT_ONCE", 2)
     lab.patch.setattr(exact, "compiled", compiled_too)
     lab.versions({}, {})
     assert lab.compare() == PASS
@@ -180,7 +180,7 @@ def test_when_one_check_fails_to_answer_the_others_end(lab, processes):
             raise measure.ProcessError("it died")
         in_time.append(processes[0].killed.wait(10))
 
-    lab.patch.setattr(measure, "CHECKED_AT_ONCE", 2)
+    lab.patch.setattr(rounds, "CHECKED_AT_ONCE", 2)
     lab.gpu.before = before
     lab.versions({}, {})
     assert lab.compare() == COULD_NOT_RUN
